@@ -1,0 +1,52 @@
+// A model as a step sees it: geometry and packed weights. Built by model/, read by the step executor and the kernels.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/dtype.h"
+
+namespace riftco {
+
+enum class NormKind : uint8_t { layer, rms };
+enum class Activation : uint8_t { gelu_erf, gelu_tanh, silu_gated };
+
+// y[o] = sum over i of W[o][i] x[i] + bias[o]. `data` is in the device's packed layout (KernelTable::pack_rows).
+struct PackedMatrix {
+  DType type = DType::f32;
+  uint32_t outputs = 0;
+  uint32_t inputs = 0;
+  std::byte* data = nullptr;
+  const float* bias = nullptr;  // [outputs] or null
+
+  explicit operator bool() const noexcept { return data != nullptr; }
+};
+
+struct NormWeights {
+  const float* weight = nullptr;  // [width]
+  const float* bias = nullptr;    // [width] or null
+};
+
+struct LayerWeights {
+  NormWeights attention_norm, mlp_norm;
+  PackedMatrix q, k, v;  // outputs: heads * head_width, kv_heads * head_width twice; inputs: width
+  PackedMatrix o;        // [width, heads * head_width]
+  PackedMatrix gate;     // [mlp_width, width]; only with a gated activation
+  PackedMatrix up;       // [mlp_width, width]
+  PackedMatrix down;     // [width, mlp_width]
+};
+
+struct StepModel {
+  uint32_t width = 0, heads = 0, kv_heads = 0, head_width = 0, mlp_width = 0, vocabulary = 0;
+  NormKind norm = NormKind::layer;
+  float norm_epsilon = 0;
+  Activation activation = Activation::gelu_erf;
+  std::span<const double> inverse_frequencies;  // rotary: one per rotated pair; empty with learned positions
+  PackedMatrix token_embedding;                 // [vocabulary, width]; with a tied head the same data as `head`
+  PackedMatrix position_embedding;              // [positions, width]; learned positions only
+  std::span<const LayerWeights> layers;
+  NormWeights final_norm;
+  PackedMatrix head;                            // [vocabulary, width]
+};
+
+}  // namespace riftco
