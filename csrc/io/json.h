@@ -1,0 +1,16 @@
+// Strict JSON for text that came from a file: UTF-8, no duplicate keys, bounded depth, no exceptions of its
+// own.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace riftco {
+
+// Fails with corrupt_data; `where` names the file and field in the message. Memory is about 16 bytes a value.
+nlohmann::json parse_json(std::string_view text, const std::string& where);
+
+// `text` as a JSON string with its quotes; invalid_argument when it is not UTF-8.
+std::string json_string(std::string_view text);
+
+}  // namespace riftco
