@@ -8,15 +8,26 @@
 
 namespace riftco {
 
+// Owns a file descriptor.
+class Descriptor {
+ public:
+  explicit Descriptor(int number = -1) noexcept : number_(number) {}
+  ~Descriptor() { close(); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const noexcept { return number_; }  // -1 when closed
+  void reset(int number) noexcept;
+  bool close() noexcept;  // false, with errno, when the file system reports an error that writes left behind
+
+ private:
+  int number_;
+};
+
 // A regular file open for reading. const calls may run on several threads at once.
 class File {
  public:
   explicit File(
       std::string_view path);  // input_output: not there, not a regular file; invalid_argument: a NUL
-  ~File();
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-
   const std::string& path() const noexcept { return path_; }
   uint64_t size() const noexcept { return size_; }  // as it was at opening
 
@@ -25,7 +36,7 @@ class File {
 
  private:
   std::string path_;
-  int descriptor_;
+  Descriptor descriptor_;
   uint64_t size_;
 };
 
@@ -53,10 +64,11 @@ class AtomicFileWriter {
  private:
   void write_all(uint64_t offset, std::span<const std::byte> bytes);
 
-  std::string path_;       // the target, links resolved
-  std::string temporary_;  // empty after commit()
-  int descriptor_ = -1;
+  std::string path_;              // the target, links resolved
+  std::string name_, temporary_;  // in the folder
+  Descriptor folder_, descriptor_;
   uint64_t size_ = 0;
+  bool committed_ = false;
 };
 
 }  // namespace riftco

@@ -1,0 +1,56 @@
+// The device seam: one step of a model over a batch of rows. The default executor walks the layers over the kernel table.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/cancel.h"
+#include "base/memory.h"
+#include "base/thread_pool.h"
+#include "core/device.h"
+#include "core/step_model.h"
+
+namespace riftco {
+
+// One token of one sequence. Rows of a sequence are consecutive in the batch, with consecutive positions.
+struct StepRow {
+  uint32_t token;
+  uint32_t position;
+  uint32_t view;            // index into StepBatch::views
+  float* logits = nullptr;  // [vocabulary] of the next token, or null where they are not wanted
+};
+
+struct StepBatch {
+  std::span<const StepRow> rows;
+  std::span<const CacheView> views;
+  const CancelFlag* cancel = nullptr;
+};
+
+// Activation memory of running steps. A step borrows one arena; the first time that n steps run at once the n-th arena is
+// made, so that steps in steady state allocate nothing. Thread-safe.
+class StepWorkspace;
+
+class StepExecutor {
+ public:
+  // `longest_context`: positions a row may have; arenas are sized for it.
+  StepExecutor(const Device& device, std::shared_ptr<ThreadPool> threads, std::shared_ptr<MemoryAccount> account);
+  virtual ~StepExecutor();
+
+  // Makes sure that one arena exists for steps over this model with contexts up to longest_context tokens.
+  virtual void reserve(const StepModel& model, uint32_t longest_context);
+
+  // Writes keys and values of all rows into the views' pages and logits where wanted. Complete on return. Fails with
+  // cancelled or non_finite; then pages and logits of these rows hold anything, everything else is as before.
+  virtual void run(const StepModel& model, const StepBatch& batch);
+
+  ThreadPool& threads() noexcept { return *threads_; }
+
+ private:
+  const Device& device_;
+  std::shared_ptr<ThreadPool> threads_;
+  std::unique_ptr<StepWorkspace> workspace_;
+};
+
+}  // namespace riftco

@@ -1,0 +1,66 @@
+// The one model class: a config, packed weights on a device, and the steps over them.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "core/step_executor.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "text/tokenizer.h"
+
+namespace riftco {
+
+class DecoderOnlyTransformer {
+ public:
+  // Takes complete weights. `tokenizer` may be null.
+  DecoderOnlyTransformer(std::unique_ptr<Weights> weights, std::shared_ptr<const Tokenizer> tokenizer,
+                         std::unique_ptr<StepExecutor> executor);
+
+  const ModelConfig& config() const noexcept { return weights_->config(); }
+  const Device& device() const noexcept { return weights_->device(); }
+  const Weights& weights() const noexcept { return *weights_; }
+  const std::shared_ptr<const Tokenizer>& tokenizer() const noexcept { return tokenizer_; }
+  ThreadPool& threads() const noexcept { return executor_->threads(); }
+
+  // Changes with every change of the parameters; a generator drops its cache when it has changed.
+  uint64_t parameter_epoch() const noexcept { return 0; }
+
+  // The geometry of its caches with this page size.
+  KvGeometry kv_geometry(uint32_t page_size) const noexcept;
+
+  // Reserves the activation memory of steps with contexts of up to `longest_context` tokens.
+  void reserve(uint32_t longest_context) const;
+
+  // The inference forward; the contract is StepExecutor::run's. Tokens and positions are the caller's to check
+  // (check_token).
+  void run(const StepBatch& batch) const;
+
+  // Fails with out_of_range unless token is below the vocabulary size.
+  void check_token(uint32_t token) const;
+
+  // Decode sessions alive.
+  uint64_t session_count() const noexcept { return sessions_.load(); }
+
+ private:
+  friend class SessionHold;
+  std::unique_ptr<Weights> weights_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::unique_ptr<StepExecutor> executor_;
+  mutable std::atomic<uint64_t> sessions_{0};
+};
+
+// Keeps a model alive and counts one of its sessions.
+class SessionHold {
+ public:
+  explicit SessionHold(std::shared_ptr<const DecoderOnlyTransformer> model) : model_(std::move(model)) { model_->sessions_++; }
+  SessionHold(const SessionHold&) = delete;
+  SessionHold& operator=(const SessionHold&) = delete;
+  ~SessionHold() { model_->sessions_--; }
+  const std::shared_ptr<const DecoderOnlyTransformer>& model() const noexcept { return model_; }
+
+ private:
+  std::shared_ptr<const DecoderOnlyTransformer> model_;
+};
+
+}  // namespace riftco
