@@ -49,6 +49,8 @@ class ThreadPool {
   struct State;
   using Call = void (*)(void* context, const Region& region);
   void run_erased(Call call, void* context);
+  void start_workers() noexcept;
+  void work(uint32_t index, uint32_t seen) noexcept;
 
   uint32_t threads_;
   std::unique_ptr<State> state_;
