@@ -2,9 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
-#include <vector>
 
 #include "base/cancel.h"
 #include "base/memory.h"
@@ -28,17 +26,14 @@ struct StepBatch {
   const CancelFlag* cancel = nullptr;
 };
 
-// Activation memory of running steps. A step borrows one arena; the first time that n steps run at once the n-th arena is
-// made, so that steps in steady state allocate nothing. Thread-safe.
 class StepWorkspace;
 
 class StepExecutor {
  public:
-  // `longest_context`: positions a row may have; arenas are sized for it.
   StepExecutor(const Device& device, std::shared_ptr<ThreadPool> threads, std::shared_ptr<MemoryAccount> account);
   virtual ~StepExecutor();
 
-  // Makes sure that one arena exists for steps over this model with contexts up to longest_context tokens.
+  // Makes sure that activation memory exists for steps over this model with contexts up to longest_context tokens.
   virtual void reserve(const StepModel& model, uint32_t longest_context);
 
   // Writes keys and values of all rows into the views' pages and logits where wanted. Complete on return. Fails with
