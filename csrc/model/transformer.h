@@ -13,9 +13,10 @@ namespace riftco {
 
 class DecoderOnlyTransformer {
  public:
-  // Takes complete weights. `tokenizer` may be null.
+  // Takes complete weights. `tokenizer` may be null. `account` is charged for weights and activations. threads: workers, the
+  // caller included; 0: the CPUs that the process may use.
   DecoderOnlyTransformer(std::unique_ptr<Weights> weights, std::shared_ptr<const Tokenizer> tokenizer,
-                         std::unique_ptr<StepExecutor> executor);
+                         std::shared_ptr<MemoryAccount> account, uint32_t threads);
 
   const ModelConfig& config() const noexcept { return weights_->config(); }
   const Device& device() const noexcept { return weights_->device(); }
@@ -23,8 +24,8 @@ class DecoderOnlyTransformer {
   const std::shared_ptr<const Tokenizer>& tokenizer() const noexcept { return tokenizer_; }
   ThreadPool& threads() const noexcept { return executor_->threads(); }
 
-  // Changes with every change of the parameters; a generator drops its cache when it has changed.
-  uint64_t parameter_epoch() const noexcept { return 0; }
+  // Weights and activations in memory.
+  uint64_t memory_bytes() const noexcept { return account_->bytes(); }
 
   // The geometry of its caches with this page size.
   KvGeometry kv_geometry(uint32_t page_size) const noexcept;
@@ -46,6 +47,7 @@ class DecoderOnlyTransformer {
   friend class SessionHold;
   std::unique_ptr<Weights> weights_;
   std::shared_ptr<const Tokenizer> tokenizer_;
+  std::shared_ptr<MemoryAccount> account_;
   std::unique_ptr<StepExecutor> executor_;
   mutable std::atomic<uint64_t> sessions_{0};
 };

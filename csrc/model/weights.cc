@@ -1,0 +1,153 @@
+#include "model/weights.h"
+
+#include <cstring>
+
+#include "base/error.h"
+#include "core/math.h"
+
+namespace riftco {
+namespace {
+
+constexpr size_t kLine = 64;
+
+size_t parameter_bytes(const Device& device, const ParameterInfo& p) {
+  const size_t bytes = p.is_vector ? 4 * size_t(p.columns) : device.kernels->packed_bytes(p.type, p.rows, p.columns);
+  return (bytes + kLine - 1) / kLine * kLine;
+}
+
+void check_range(const ParameterInfo& p, uint32_t first, uint32_t rows) {
+  if (first > p.rows || rows > p.rows - first)
+    fail(Status::out_of_range, "rows %u + %u exceed the %u rows of %s", first, rows, p.rows, p.name.c_str());
+}
+
+}  // namespace
+
+std::vector<ParameterInfo> parameter_list(const ModelConfig& c, DType type) {
+  std::vector<ParameterInfo> list;
+  auto matrix = [&](std::string name, uint32_t rows, uint32_t columns) { list.push_back({std::move(name), type, rows, columns, false}); };
+  auto vector = [&](std::string name, uint32_t size) { list.push_back({std::move(name), DType::f32, 1, size, true}); };
+  auto norm = [&](const std::string& name) {
+    vector(name + ".weight", c.width);
+    if (c.biases & kBiasNorms) vector(name + ".bias", c.width);
+  };
+  auto linear = [&](const std::string& name, uint32_t outputs, uint32_t inputs, Bias bias) {
+    matrix(name + ".weight", outputs, inputs);
+    if (c.biases & bias) vector(name + ".bias", outputs);
+  };
+  const uint32_t heads = c.head_count * c.head_width, kv_heads = c.kv_head_count * c.head_width;
+  matrix("embedding.token", c.vocabulary_size, c.width);
+  if (c.position == PositionKind::learned) matrix("embedding.position", c.maximum_context, c.width);
+  for (uint32_t l = 0; l < c.layer_count; l++) {
+    const std::string layer = "layers." + std::to_string(l);
+    norm(layer + ".attention_norm");
+    linear(layer + ".q", heads, c.width, kBiasQ);
+    linear(layer + ".k", kv_heads, c.width, kBiasK);
+    linear(layer + ".v", kv_heads, c.width, kBiasV);
+    linear(layer + ".o", c.width, heads, kBiasO);
+    norm(layer + ".mlp_norm");
+    if (c.activation == Activation::silu_gated) linear(layer + ".gate", c.mlp_width, c.width, kBiasGate);
+    linear(layer + ".up", c.mlp_width, c.width, kBiasUp);
+    linear(layer + ".down", c.width, c.mlp_width, kBiasDown);
+  }
+  norm("final_norm");
+  if (!c.tied_head) matrix("head.weight", c.vocabulary_size, c.width);
+  if (c.biases & kBiasHead) vector("head.bias", c.vocabulary_size);
+  return list;
+}
+
+Weights::Weights(const Device& device, const ModelConfig& config, std::vector<ParameterInfo> parameters,
+                 std::shared_ptr<MemoryAccount> account)
+    : device_(device), config_(config), parameters_(std::move(parameters)) {
+  size_t size = 0;
+  offsets_.reserve(parameters_.size());
+  for (const ParameterInfo& p : parameters_) {
+    offsets_.push_back(size);
+    if (!p.is_vector) row_bytes(p.type, p.columns);  // whole blocks
+    if (__builtin_add_overflow(size, parameter_bytes(device, p), &size))
+      fail(Status::overflow, "the weights exceed the address space at %s", p.name.c_str());
+  }
+  storage_ = Buffer(std::move(account), size, "the weights", Pages::huge);
+  build_step_model();
+}
+
+size_t Weights::packed_bytes(const Device& device, const std::vector<ParameterInfo>& parameters) {
+  size_t size = 0;
+  for (const ParameterInfo& p : parameters)
+    if (__builtin_add_overflow(size, parameter_bytes(device, p), &size)) fail(Status::overflow, "the weights exceed the address space");
+  return size;
+}
+
+std::byte* Weights::data_of(const std::string& name) const {
+  for (size_t i = 0; i < parameters_.size(); i++)
+    if (parameters_[i].name == name) return storage_.data() + offsets_[i];
+  return nullptr;
+}
+
+PackedMatrix Weights::matrix(const std::string& name) const {
+  for (size_t i = 0; i < parameters_.size(); i++) {
+    const ParameterInfo& p = parameters_[i];
+    if (p.name != name + ".weight" && p.name != name) continue;
+    return {p.type, p.rows, p.columns, storage_.data() + offsets_[i], reinterpret_cast<const float*>(data_of(name + ".bias"))};
+  }
+  return {};
+}
+
+NormWeights Weights::norm(const std::string& name) const {
+  return {reinterpret_cast<const float*>(data_of(name + ".weight")), reinterpret_cast<const float*>(data_of(name + ".bias"))};
+}
+
+void Weights::build_step_model() {
+  const ModelConfig& c = config_;
+  StepModel& m = step_model_;
+  m.width = c.width;
+  m.heads = c.head_count;
+  m.kv_heads = c.kv_head_count;
+  m.head_width = c.head_width;
+  m.mlp_width = c.mlp_width;
+  m.vocabulary = c.vocabulary_size;
+  m.norm = c.norm;
+  m.norm_epsilon = float(c.norm_epsilon);
+  m.activation = c.activation;
+  for (uint32_t i = 0; i < c.rotary_width / 2; i++)
+    inverse_frequencies_.push_back(math::pow(c.rotary_base, -2.0 * i / c.rotary_width));
+  m.inverse_frequencies = inverse_frequencies_;
+  for (uint32_t l = 0; l < c.layer_count; l++) {
+    const std::string at = "layers." + std::to_string(l);
+    layers_.push_back({norm(at + ".attention_norm"), norm(at + ".mlp_norm"), matrix(at + ".q"), matrix(at + ".k"), matrix(at + ".v"),
+                       matrix(at + ".o"), matrix(at + ".gate"), matrix(at + ".up"), matrix(at + ".down")});
+  }
+  m.layers = layers_;
+  m.token_embedding = matrix("embedding.token");
+  m.position_embedding = matrix("embedding.position");
+  m.final_norm = norm("final_norm");
+  m.head = c.tied_head ? m.token_embedding : matrix("head");
+  m.head.bias = reinterpret_cast<const float*>(data_of("head.bias"));
+}
+
+void Weights::set_rows(size_t index, uint32_t first, uint32_t rows, const std::byte* file_rows) {
+  const ParameterInfo& p = parameters_.at(index);
+  check_range(p, first, rows);
+  const size_t stride = row_bytes(p.type, p.columns);
+  for (uint32_t r = 0; r < rows; r++)
+    if (!row_is_finite(p.type, file_rows + r * stride, p.columns))
+      fail(Status::corrupt_data, "row %u of %s has a value or scale that is not finite", first + r, p.name.c_str());
+  std::byte* const data = storage_.data() + offsets_[index];
+  if (p.is_vector) {
+    std::memcpy(data, file_rows, rows * stride);
+  } else {
+    device_.kernels->pack_rows({p.type, p.rows, p.columns, data, nullptr}, first, rows, file_rows);
+  }
+}
+
+void Weights::get_rows(size_t index, uint32_t first, uint32_t rows, std::byte* file_rows) const {
+  const ParameterInfo& p = parameters_.at(index);
+  check_range(p, first, rows);
+  std::byte* const data = storage_.data() + offsets_[index];
+  if (p.is_vector) {
+    std::memcpy(file_rows, data, rows * row_bytes(p.type, p.columns));
+  } else {
+    device_.kernels->unpack_rows({p.type, p.rows, p.columns, data, nullptr}, first, rows, file_rows);
+  }
+}
+
+}  // namespace riftco
