@@ -78,7 +78,9 @@ class GgufReader {
 
  private:
   friend class GgufParser;
-  const GgufEntry& require(std::string_view key, bool is_array, const char* wanted) const;
+  const GgufEntry& require(std::string_view key, bool is_array, bool (*fits)(GgufType),
+                           const char* wanted) const;
+  [[noreturn]] void refuse(const GgufEntry& entry, const char* wanted) const;
 
   std::shared_ptr<const File> file_;
   std::vector<std::byte> header_;

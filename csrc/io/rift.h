@@ -31,6 +31,8 @@ struct RiftTensor {
   uint64_t bytes = 0;
 };
 
+class RiftChecksum;
+
 class RiftReader {
  public:
   // Checks the header and, in one pass of large reads over the whole file, the checksum (about the time that
@@ -61,8 +63,7 @@ class RiftWriter {
   void commit();                                 // invalid_state unless every byte was written
 
  private:
-  struct Hash;
-  std::unique_ptr<Hash> hash_;
+  std::unique_ptr<RiftChecksum> checksum_;
   SafetensorsMetadata metadata_;
   SafetensorsWriter writer_;
 };

@@ -1,0 +1,217 @@
+#include "io/rift.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <charconv>
+
+#include "base/error.h"
+#include "io/json.h"
+#include "io/table.h"
+
+namespace riftco {
+
+// XXH3-128 over what a .rift file says, whatever the layout of its JSON.
+class RiftChecksum {
+ public:
+  RiftChecksum() { XXH3_128bits_reset(&state_); }
+
+  void add(std::span<const std::byte> bytes) { XXH3_128bits_update(&state_, bytes.data(), bytes.size()); }
+  void add(uint64_t number) { add(std::as_bytes(std::span(&number, 1))); }
+  void add(std::string_view text) {
+    add(uint64_t(text.size()));
+    add(std::as_bytes(std::span(text)));
+  }
+  void add_header(const SafetensorsMetadata& metadata, const std::vector<SafetensorsTensor>& tensors);
+
+  std::string text() const {
+    const XXH128_hash_t hash = XXH3_128bits_digest(&state_);
+    return format("xxh3-128:%016llx%016llx", Count(hash.high64), Count(hash.low64));
+  }
+
+ private:
+  XXH3_state_t state_;
+};
+
+namespace {
+
+constexpr char kFormat[] = "riftco.format", kConfig[] = "riftco.config", kTokenizer[] = "riftco.tokenizer",
+               kStage[] = "riftco.stage", kParent[] = "riftco.parent", kTypes[] = "riftco.types",
+               kChecksum[] = "riftco.checksum";
+constexpr unsigned kMajor = 1, kMinor = 0;
+constexpr size_t kPiece = 1 << 20;  // bytes read at a time for the checksum
+
+const std::string& require(const SafetensorsReader& reader, const char* key) {
+  const auto found = reader.metadata().find(std::string_view(key));
+  if (found == reader.metadata().end())
+    fail(Status::corrupt_data, "%s: not a .rift file: its metadata lacks %s", reader.file().path().c_str(),
+         key);
+  return found->second;
+}
+
+std::string optional(const SafetensorsReader& reader, const char* key) {
+  const auto found = reader.metadata().find(std::string_view(key));
+  return found == reader.metadata().end() ? "" : found->second;
+}
+
+void check_format(const SafetensorsReader& reader) {
+  const std::string& text = require(reader, kFormat);
+  unsigned major = 0, minor = 0;
+  const char* end = text.data() + text.size();
+  const auto [dot, error] = std::from_chars(text.data(), end, major);
+  const bool has_dot = error == std::errc() && dot != end && *dot == '.';
+  if (!has_dot || std::from_chars(dot + 1, end, minor).ptr != end || dot + 1 == end || major == 0)
+    fail(Status::corrupt_data, "%s: %s is %s, not a version", reader.file().path().c_str(), kFormat,
+         shown(text).c_str());
+  if (major > kMajor)
+    fail(Status::version_mismatch, "%s: format %u.%u; this library reads up to format %u",
+         reader.file().path().c_str(), major, minor, kMajor);
+}
+
+void check_sum(const SafetensorsReader& reader, const CancelFlag* cancel) {
+  const std::string& expected = require(reader, kChecksum);
+  RiftChecksum checksum;
+  checksum.add_header(reader.metadata(), reader.tensors());
+  const uint64_t size = reader.file().size();
+  std::vector<std::byte> piece(std::min<uint64_t>(kPiece, size - reader.data_offset()));
+  for (uint64_t at = reader.data_offset(); at < size; at += piece.size()) {
+    check_cancel(cancel, "loading a .rift file");
+    piece.resize(std::min<uint64_t>(kPiece, size - at));
+    reader.file().read_at(at, piece);
+    checksum.add(piece);
+  }
+  if (checksum.text() != expected)
+    fail(Status::corrupt_data, "%s: %s is %s, but the contents give %s", reader.file().path().c_str(),
+         kChecksum, shown(expected).c_str(), checksum.text().c_str());
+}
+
+// The quantised type called `name`.
+const DType* quantised_type(std::string_view name) noexcept {
+  static constexpr DType kQuantised[] = {DType::q4_1, DType::q8_0};
+  for (const DType& type : kQuantised)
+    if (name == dtype_info(type).name) return &type;
+  return nullptr;
+}
+
+RiftTensor quantised_tensor(const SafetensorsReader& reader, const SafetensorsTensor& stored,
+                            const std::string& name) {
+  const DType* type = quantised_type(name);
+  if (!type)
+    fail(Status::unsupported, "%s: tensor %s has the unknown type %s", reader.file().path().c_str(),
+         shown(stored.name).c_str(), shown(name).c_str());
+  const DTypeInfo& info = dtype_info(*type);
+  if (stored.dtype != "U8" || stored.shape.size() != 2 || stored.shape[1] % info.bytes != 0)
+    fail(Status::corrupt_data,
+         "%s: tensor %s of type %s is not stored as U8 rows of whole blocks of %u bytes",
+         reader.file().path().c_str(), shown(stored.name).c_str(), info.name, info.bytes);
+  // bytes / block bytes * block elements could wrap only with zero rows, for which any width was accepted.
+  uint64_t width;
+  if (__builtin_mul_overflow(stored.shape[1] / info.bytes, uint64_t(info.block), &width))
+    fail(Status::corrupt_data, "%s: tensor %s has rows of %llu bytes", reader.file().path().c_str(),
+         shown(stored.name).c_str(), Count(stored.shape[1]));
+  return {stored.name, *type, {stored.shape[0], width}, stored.offset, stored.bytes};
+}
+
+// How a tensor lies in the safetensors file.
+SafetensorsTensor stored(const RiftTensor& tensor) {
+  static constexpr const char* kFloats[] = {"F32", "F16", "BF16"};
+  if (!is_quantised(tensor.type)) return {tensor.name, kFloats[size_t(tensor.type)], tensor.shape};
+  const DTypeInfo& info = dtype_info(tensor.type);
+  if (tensor.shape.size() != 2 || tensor.shape[1] % info.block != 0)
+    fail(Status::invalid_argument, "tensor %s of type %s is not rows of whole blocks of %u",
+         shown(tensor.name).c_str(), info.name, info.block);
+  return {tensor.name, "U8", {tensor.shape[0], row_bytes(tensor.type, tensor.shape[1])}};
+}
+
+std::vector<SafetensorsTensor> stored(const std::vector<RiftTensor>& tensors) {
+  std::vector<SafetensorsTensor> list;
+  for (const RiftTensor& tensor : tensors) list.push_back(stored(tensor));
+  return list;
+}
+
+// With a checksum of zeros in its place.
+SafetensorsMetadata stored(const RiftMetadata& metadata, const std::vector<RiftTensor>& tensors) {
+  nlohmann::json types = nlohmann::json::object();
+  for (const RiftTensor& tensor : tensors)
+    if (is_quantised(tensor.type)) types[tensor.name] = dtype_info(tensor.type).name;
+  SafetensorsMetadata map{{kFormat, format("%u.%u", kMajor, kMinor)},
+                          {kConfig, metadata.config},
+                          {kChecksum, RiftChecksum().text()}};
+  if (!metadata.tokenizer.empty()) map[kTokenizer] = metadata.tokenizer;
+  if (!metadata.stage.empty()) map[kStage] = metadata.stage;
+  if (!metadata.parent.empty()) map[kParent] = metadata.parent;
+  if (!types.empty()) map[kTypes] = types.dump();
+  return map;
+}
+
+}  // namespace
+
+void RiftChecksum::add_header(const SafetensorsMetadata& metadata,
+                              const std::vector<SafetensorsTensor>& tensors) {
+  for (const auto& [key, value] : metadata) {
+    if (key == kChecksum) continue;
+    add(key);
+    add(value);
+  }
+  for (const SafetensorsTensor& tensor : tensors) {
+    add(tensor.name);
+    add(tensor.dtype);
+    add(uint64_t(tensor.shape.size()));
+    for (const uint64_t size : tensor.shape) add(size);
+  }
+}
+
+RiftReader::RiftReader(std::shared_ptr<const File> file, const CancelFlag* cancel)
+    : reader_(std::move(file)) {
+  check_format(reader_);
+  check_sum(reader_, cancel);
+  metadata_ = {require(reader_, kConfig), optional(reader_, kTokenizer), optional(reader_, kStage),
+               optional(reader_, kParent)};
+
+  const std::string where = this->file().path() + ": " + kTypes, text = optional(reader_, kTypes);
+  const nlohmann::json types = text.empty() ? nlohmann::json::object() : parse_json(text, where);
+  if (!types.is_object()) fail(Status::corrupt_data, "%s: not an object", where.c_str());
+  for (const auto& [name, type] : types.items())
+    if (!type.is_string() || !reader_.find(name))
+      fail(Status::corrupt_data, "%s: %s is no tensor or its type no text", where.c_str(),
+           shown(name).c_str());
+  for (const SafetensorsTensor& tensor : reader_.tensors()) {
+    const auto type = types.find(tensor.name);
+    tensors_.push_back(
+        type != types.end()
+            ? quantised_tensor(reader_, tensor, type->get_ref<const std::string&>())
+            : RiftTensor{tensor.name, reader_.dtype(tensor), tensor.shape, tensor.offset, tensor.bytes});
+  }
+}
+
+const RiftTensor* RiftReader::find(std::string_view name) const noexcept {
+  const SafetensorsTensor* found = reader_.find(name);
+  return found ? &tensors_[size_t(found - reader_.tensors().data())] : nullptr;
+}
+
+void RiftReader::read(const RiftTensor& tensor, uint64_t at, std::span<std::byte> out) const {
+  read_within(file(), tensor.name, tensor.offset, tensor.bytes, at, out);
+}
+
+RiftWriter::RiftWriter(std::string_view path, const RiftMetadata& metadata,
+                       const std::vector<RiftTensor>& tensors)
+    : checksum_(std::make_unique<RiftChecksum>()),
+      metadata_(stored(metadata, tensors)),
+      writer_(path, metadata_, stored(tensors)) {
+  checksum_->add_header(metadata_, writer_.tensors());
+}
+
+RiftWriter::~RiftWriter() = default;
+
+void RiftWriter::write(std::span<const std::byte> bytes) {
+  writer_.write(bytes);
+  checksum_->add(bytes);
+}
+
+void RiftWriter::commit() {
+  metadata_[kChecksum] = checksum_->text();
+  writer_.rewrite_metadata(metadata_);
+  writer_.commit();
+}
+
+}  // namespace riftco
