@@ -1,0 +1,77 @@
+// A decode session: one sequence of one model, over a transactional cache. A call that fails leaves it as it was.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/cancel.h"
+#include "model/transformer.h"
+#include "serve/kv_cache.h"
+
+namespace riftco {
+
+struct DecodeSessionOptions {
+  KvCacheKind kind = KvCacheKind::paged;
+  uint64_t page_size = kDefaultPageSize;  // contiguous: the default, 0 or the maximum context
+  uint64_t maximum_context = 0;           // 0: the model's, or the factory's where one is given
+  std::shared_ptr<KeyValueCacheFactory> factory;  // null: one of the session's own, of one full context
+  const CancelFlag* cancel = nullptr;             // looked at by every step
+};
+
+struct KvCacheFactoryOptions {
+  KvCacheKind kind = KvCacheKind::paged;
+  uint64_t page_size = kDefaultPageSize;  // contiguous: the default, 0 or the maximum context
+  uint64_t page_count = 0;                // 0: one full context; contiguous: 0
+  uint64_t maximum_context = 0;           // 0: the model's
+};
+
+std::shared_ptr<KeyValueCacheFactory> make_kv_cache_factory(const DecoderOnlyTransformer& model,
+                                                            const KvCacheFactoryOptions& options);
+
+// Not thread-safe; different sessions of one model are independent.
+class DecodeSession {
+ public:
+  DecodeSession(std::shared_ptr<const DecoderOnlyTransformer> model, const DecodeSessionOptions& options);
+
+  const DecoderOnlyTransformer& model() const noexcept { return *hold_.model(); }
+  uint32_t size() const noexcept { return cache_->length(); }
+  uint32_t capacity() const noexcept { return cache_->capacity(); }
+  KvCacheKind cache_kind() const noexcept { return factory_->kind(); }
+  uint32_t block_size() const noexcept { return factory_->page_size(); }
+  const KeyValueCache& cache() const noexcept { return *cache_; }
+  const KeyValueCacheFactory& factory() const noexcept { return *factory_; }
+
+  // Decodes one token at position size(). `logits`: room for at least [vocabulary]; what a failed call left there is
+  // undefined, here and below.
+  void step(uint32_t token, std::span<float> logits) { prefill({&token, 1}, logits); }
+
+  // Decodes all tokens or none; the logits are those after the last.
+  void prefill(std::span<const uint32_t> tokens, std::span<float> logits);
+
+  // One token for each of different sessions of one model as one batch, all or none; logits [sessions, vocabulary].
+  // The cancel flag of any of them cancels it.
+  static void step_many(std::span<DecodeSession* const> sessions, std::span<const uint32_t> tokens, std::span<float> logits);
+
+  void reset() noexcept { cache_->reset(); }
+  void truncate(uint64_t size) { cache_->truncate(size); }
+  std::unique_ptr<DecodeSession> fork() const;
+
+ private:
+  DecodeSession(const DecodeSession& other, std::unique_ptr<KeyValueCache> cache);
+
+  SessionHold hold_;
+  std::shared_ptr<KeyValueCacheFactory> factory_;
+  std::unique_ptr<KeyValueCache> cache_;
+  const CancelFlag* cancel_;
+  bool in_batch_ = false;  // used within step_many to find a session that is there twice
+};
+
+// Runs tokens through a cache as one transaction. `logits`: [vocabulary] after the last token.
+void forward_tokens(const DecoderOnlyTransformer& model, KeyValueCache& cache, std::span<const uint32_t> tokens,
+                    const CancelFlag* cancel, float* logits);
+
+// Logits of a whole sequence, [tokens, vocabulary], written straight to `logits` (at least that large).
+void sequence_logits(const std::shared_ptr<const DecoderOnlyTransformer>& model, std::span<const uint32_t> tokens,
+                     const CancelFlag* cancel, std::span<float> logits);
+
+}  // namespace riftco

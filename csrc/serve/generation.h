@@ -1,0 +1,116 @@
+// Generation: a prompt in, then one sampled token and its text at a time.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/cancel.h"
+#include "model/transformer.h"
+#include "serve/decode_session.h"
+#include "serve/kv_cache.h"
+#include "serve/sampler.h"
+#include "serve/stop_strings.h"
+#include "text/stream_decoder.h"
+
+namespace riftco {
+
+// What happens when the context is full and another token is wanted. Numbers are those of RT_ROLLOVER_*.
+enum class Rollover : int32_t {
+  by_position = 0,  // window for learned positions, stop for rotary ones
+  window = 1,       // replay the newest maximum_context tokens from position 0
+  keep = 2,         // replay the newest rollover_keep tokens from position 0
+  stop = 3,         // finish with `length`; a prompt that is too long is context_full
+};
+
+// Numbers are those of RT_FINISH_*.
+enum class Finish : int32_t { none = 0, eos = 1, stop = 2, length = 3 };
+
+struct GenerationOptions {
+  uint64_t max_new_tokens = 256;  // at least 1
+  SamplerOptions sampling;
+  bool ignore_eos = false;     // end-of-generation tokens are ordinary
+  bool parse_special = false;  // special tokens in the prompt's text are read as such
+  Rollover rollover = Rollover::by_position;
+  uint32_t rollover_keep = 0;  // 1 .. maximum_context - 1 with `keep`, else 0
+  std::vector<std::string> stop_strings;
+  std::vector<uint32_t> stop_tokens;
+  const CancelFlag* cancel = nullptr;  // looked at by start, next and logits; outlives the generation
+};
+
+struct GenerationPiece {
+  static constexpr uint32_t kNoToken = UINT32_MAX;
+
+  std::string_view bytes;  // text that became certain; valid until the generator's next call
+  uint32_t token = kNoToken;
+  Finish finish = Finish::none;
+  float log_probability = 0;
+};
+
+struct GenerationStats {
+  uint64_t prompt_tokens = 0;  // of the prompt as given
+  uint64_t reused_tokens = 0;  // of them already in the cache
+  uint64_t new_tokens = 0;     // sampled so far
+  uint64_t rollovers = 0;
+  double prefill_seconds = 0;  // computing the prompt tokens that were not reused
+  double decode_seconds = 0;   // all steps after it, replays included
+};
+
+// Keeps its cache between generations; holds a session of the model only while one is running. Not thread-safe.
+class Generator {
+ public:
+  // `tokenizer` null: the model's; a model without one generates from token ids, with empty text. `factory` null: a paged
+  // cache of one full context.
+  Generator(std::shared_ptr<const DecoderOnlyTransformer> model, std::shared_ptr<const Tokenizer> tokenizer,
+            std::shared_ptr<KeyValueCacheFactory> factory);
+
+  const DecoderOnlyTransformer& model() const noexcept { return *model_; }
+
+  // Begins a generation; one that was running is dropped. On failure none is running.
+  void start(std::string_view prompt, const GenerationOptions& options);
+  void start_tokens(std::span<const uint32_t> tokens, const GenerationOptions& options);
+
+  // Samples one token. The token of the call before is decoded here or in logits(), the last one of a generation never.
+  // invalid_state unless a generation is running. A failure loses nothing: the next call goes on.
+  GenerationPiece next();
+
+  // The row that the next call samples from, writable; valid until the generator's next call.
+  std::span<float> logits();
+
+  const GenerationStats& stats() const noexcept { return stats_; }
+
+ private:
+  void begin(std::vector<uint32_t> prompt, const GenerationOptions& options);
+  void check_options(const GenerationOptions& options) const;
+  void drop_running() noexcept;
+  size_t common_prefix(std::span<const uint32_t> tokens) const noexcept;
+  void require_running() const;
+  void decode_pending();
+  void roll_over() noexcept;
+  Finish finish_of(uint32_t token) const noexcept;
+  bool context_ends_with_next() const noexcept;
+
+  std::shared_ptr<const DecoderOnlyTransformer> model_;
+  std::shared_ptr<const Tokenizer> tokenizer_;  // may be null
+  std::shared_ptr<KeyValueCacheFactory> factory_;
+  std::unique_ptr<KeyValueCache> cache_;
+  uint64_t cache_epoch_ = 0;  // the parameters that the cache was computed with
+
+  std::vector<uint32_t> history_;  // prompt and new tokens; the cache holds history_[context_start_ ...]
+  size_t context_start_ = 0;
+
+  std::optional<SessionHold> hold_;  // a generation is running
+  GenerationOptions options_;
+  Sampler sampler_;
+  std::optional<StreamDecoder> decoder_;
+  StopStrings stop_strings_;
+  std::vector<float> logits_;
+  bool logits_ready_ = false;  // logits_ are those after the newest token of history_
+  std::string text_;           // the bytes of the last piece
+  GenerationStats stats_;
+};
+
+}  // namespace riftco
