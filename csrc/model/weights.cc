@@ -1,6 +1,7 @@
 #include "model/weights.h"
 
 #include <cstring>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "core/math.h"
@@ -77,26 +78,21 @@ size_t Weights::packed_bytes(const Device& device, const std::vector<ParameterIn
   return size;
 }
 
-std::byte* Weights::data_of(const std::string& name) const {
-  for (size_t i = 0; i < parameters_.size(); i++)
-    if (parameters_[i].name == name) return storage_.data() + offsets_[i];
-  return nullptr;
-}
-
-PackedMatrix Weights::matrix(const std::string& name) const {
-  for (size_t i = 0; i < parameters_.size(); i++) {
-    const ParameterInfo& p = parameters_[i];
-    if (p.name != name + ".weight" && p.name != name) continue;
-    return {p.type, p.rows, p.columns, storage_.data() + offsets_[i], reinterpret_cast<const float*>(data_of(name + ".bias"))};
-  }
-  return {};
-}
-
-NormWeights Weights::norm(const std::string& name) const {
-  return {reinterpret_cast<const float*>(data_of(name + ".weight")), reinterpret_cast<const float*>(data_of(name + ".bias"))};
-}
-
 void Weights::build_step_model() {
+  std::unordered_map<std::string, size_t> by_name;
+  for (size_t i = 0; i < parameters_.size(); i++) by_name.emplace(parameters_[i].name, i);
+  auto vector = [&](const std::string& name) -> const float* {
+    const auto it = by_name.find(name);
+    return it == by_name.end() ? nullptr : reinterpret_cast<const float*>(storage_.data() + offsets_[it->second]);
+  };
+  auto table = [&](const std::string& name, const float* bias) -> PackedMatrix {
+    const auto it = by_name.find(name);
+    if (it == by_name.end()) return {};
+    const ParameterInfo& p = parameters_[it->second];
+    return {p.type, p.rows, p.columns, storage_.data() + offsets_[it->second], bias};
+  };
+  auto matrix = [&](const std::string& name) { return table(name + ".weight", vector(name + ".bias")); };
+  auto norm = [&](const std::string& name) { return NormWeights{vector(name + ".weight"), vector(name + ".bias")}; };
   const ModelConfig& c = config_;
   StepModel& m = step_model_;
   m.width = c.width;
@@ -117,11 +113,10 @@ void Weights::build_step_model() {
                        matrix(at + ".o"), matrix(at + ".gate"), matrix(at + ".up"), matrix(at + ".down")});
   }
   m.layers = layers_;
-  m.token_embedding = matrix("embedding.token");
-  m.position_embedding = matrix("embedding.position");
+  m.token_embedding = table("embedding.token", nullptr);
+  m.position_embedding = table("embedding.position", nullptr);
   m.final_norm = norm("final_norm");
-  m.head = c.tied_head ? m.token_embedding : matrix("head");
-  m.head.bias = reinterpret_cast<const float*>(data_of("head.bias"));
+  m.head = table(c.tied_head ? "embedding.token" : "head.weight", vector("head.bias"));
 }
 
 void Weights::set_rows(size_t index, uint32_t first, uint32_t rows, const std::byte* file_rows) {

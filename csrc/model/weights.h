@@ -51,9 +51,6 @@ class Weights {
   static size_t packed_bytes(const Device& device, const std::vector<ParameterInfo>& parameters);
 
  private:
-  std::byte* data_of(const std::string& name) const;  // null when there is no such parameter
-  PackedMatrix matrix(const std::string& name) const;
-  NormWeights norm(const std::string& name) const;
   void build_step_model();
 
   const Device& device_;

@@ -1,0 +1,206 @@
+// Hugging Face folders: config.json and safetensors, families gpt2 and llama.
+#include <sys/stat.h>
+
+#include <map>
+#include <set>
+
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "model/importers/hugging_face_config.h"
+#include "model/importers/model_file.h"
+
+namespace riftco {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kMostConfigBytes = 16 << 20;
+constexpr uint64_t kMostTokenizerBytes = 256 << 20;
+
+// Where a parameter lies. GPT-2 keeps matrices as [inputs, outputs] and q, k, v side by side in one tensor.
+struct Mapping {
+  std::string tensor;
+  bool transposed = false;
+  uint32_t part = 0, parts = 1;  // this one of `parts` equal parts of the outputs
+};
+
+Mapping map_gpt2(const std::string& name, const std::string& prefix) {
+  if (name == "embedding.token") return {prefix + "wte.weight"};
+  if (name == "embedding.position") return {prefix + "wpe.weight"};
+  if (name == "head.weight") return {"lm_head.weight"};
+  const std::string suffix = name.substr(name.rfind('.'));
+  if (name.starts_with("final_norm.")) return {prefix + "ln_f" + suffix};
+  const size_t at = sizeof("layers.") - 1, dot = name.find('.', at);
+  const std::string layer = prefix + "h." + name.substr(at, dot - at) + ".";
+  const std::string part = name.substr(dot + 1, name.rfind('.') - dot - 1);
+  const bool matrix = suffix == ".weight";
+  if (part == "attention_norm") return {layer + "ln_1" + suffix};
+  if (part == "mlp_norm") return {layer + "ln_2" + suffix};
+  if (part == "o") return {layer + "attn.c_proj" + suffix, matrix};
+  if (part == "up") return {layer + "mlp.c_fc" + suffix, matrix};
+  if (part == "down") return {layer + "mlp.c_proj" + suffix, matrix};
+  return {layer + "attn.c_attn" + suffix, matrix, part == "q" ? 0u : part == "k" ? 1u : 2u, 3};
+}
+
+Mapping map_llama(const std::string& name, const std::string& prefix) {
+  if (name == "embedding.token") return {prefix + "embed_tokens.weight"};
+  if (name == "head.weight") return {"lm_head.weight"};
+  const std::string suffix = name.substr(name.rfind('.'));
+  if (name.starts_with("final_norm.")) return {prefix + "norm" + suffix};
+  const size_t at = sizeof("layers.") - 1, dot = name.find('.', at);
+  const std::string layer = prefix + "layers." + name.substr(at, dot - at) + ".";
+  const std::string part = name.substr(dot + 1, name.rfind('.') - dot - 1);
+  if (part == "attention_norm") return {layer + "input_layernorm" + suffix};
+  if (part == "mlp_norm") return {layer + "post_attention_layernorm" + suffix};
+  if (part == "gate" || part == "up" || part == "down") return {layer + "mlp." + part + "_proj" + suffix};
+  return {layer + "self_attn." + part + "_proj" + suffix};
+}
+
+// Buffers that some checkpoints carry and that hold no parameter: causal masks, inverse frequencies.
+bool is_buffer(const std::string& name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
+}
+
+bool exists(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0;
+}
+
+class HuggingFaceFolder : public ModelFile {
+ public:
+  explicit HuggingFaceFolder(std::string_view path) : path_(path) {
+    config_json_ = parse_json(read_small_file(file("config.json"), kMostConfigBytes), file("config.json"));
+    family_ = hugging_face_family(config_json_, file("config.json"));
+    open_shards();
+    for (const auto& [name, at] : tensors_)
+      if (name.starts_with(family_ == HuggingFaceFamily::gpt2 ? "transformer." : "model."))
+        prefix_ = family_ == HuggingFaceFamily::gpt2 ? "transformer." : "model.";
+  }
+
+  const char* format() const noexcept override { return "huggingface"; }
+  const std::string& path() const noexcept override { return path_; }
+
+  std::vector<FileTensor> tensors() const override {
+    std::vector<FileTensor> list;
+    for (const auto& shard : shards_)
+      for (const SafetensorsTensor& t : shard->tensors()) list.push_back({t.name, t.dtype, t.shape, t.bytes});
+    return list;
+  }
+
+  ModelConfig config() const override {
+    return hugging_face_config(family_, config_json_, file("config.json"));
+  }
+
+  std::shared_ptr<const Tokenizer> tokenizer() const override {
+    const std::string tokenizer_json = optional_text("tokenizer.json", kMostTokenizerBytes);
+    if (tokenizer_json.empty()) return nullptr;
+    const std::string tokenizer_config = optional_text("tokenizer_config.json", kMostConfigBytes),
+                      special = optional_text("special_tokens_map.json", kMostConfigBytes),
+                      chat = optional_text("chat_template.jinja", kMostConfigBytes);
+    std::string generation = optional_text("generation_config.json", kMostConfigBytes);
+    if (generation.empty()) generation = config_json_.dump();
+    return tokenizer_from_hugging_face({tokenizer_json, tokenizer_config, special, generation, chat}, path_);
+  }
+
+  ParameterSource open(const ParameterInfo& p) const override {
+    const Mapping mapping = family_ == HuggingFaceFamily::gpt2 ? map_gpt2(p.name, prefix_) : map_llama(p.name, prefix_);
+    const auto found = tensors_.find(mapping.tensor);
+    if (found == tensors_.end()) fail(Status::corrupt_data, "%s: there is no tensor %s", path_.c_str(), mapping.tensor.c_str());
+    const SafetensorsReader& shard = *shards_[found->second];
+    const SafetensorsTensor& tensor = *shard.find(mapping.tensor);
+    read_.insert(mapping.tensor);
+    const uint64_t units = uint64_t(p.is_vector ? p.columns : p.rows), all = units * mapping.parts;
+    if (p.is_vector) {
+      check_shape(path_, mapping.tensor, tensor.shape, {all});
+    } else {
+      check_shape(path_, mapping.tensor, tensor.shape,
+                  mapping.transposed ? std::vector<uint64_t>{p.columns, all} : std::vector<uint64_t>{all, p.columns});
+    }
+    const DType type = shard.dtype(tensor);
+    const size_t element = dtype_info(type).bytes, unit = element * (p.is_vector ? 1 : p.columns);
+    const uint64_t skipped = mapping.part * units;
+    if (mapping.transposed) return transposed(shard, tensor, type, skipped, all, p.columns);
+    return {type, 1, [&shard, &tensor, unit, skipped](uint32_t first, uint32_t count, std::byte* out) {
+              shard.read(tensor, (skipped + first) * unit, {out, count * unit});
+            }};
+  }
+
+  std::vector<std::string> unread() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, shard] : tensors_) {
+      const bool tied_head = name == "lm_head.weight" && config().tied_head;
+      if (!read_.contains(name) && !is_buffer(name) && !tied_head) names.push_back(name);
+    }
+    return names;
+  }
+
+ private:
+  std::string file(const char* name) const { return path_ + "/" + name; }
+
+  std::string optional_text(const char* name, uint64_t most) const {
+    return exists(file(name)) ? read_small_file(file(name), most) : std::string();
+  }
+
+  void open_shards() {
+    const std::string index = file("model.safetensors.index.json");
+    std::vector<std::string> names;
+    if (exists(file("model.safetensors"))) {
+      names.push_back("model.safetensors");
+    } else if (exists(index)) {
+      const json document = parse_json(read_small_file(index, kMostTokenizerBytes), index);
+      const auto map = document.is_object() ? document.find("weight_map") : document.end();
+      if (map == document.end() || !map->is_object()) fail(Status::corrupt_data, "%s: there is no weight_map", index.c_str());
+      std::set<std::string> unique;
+      for (const auto& [tensor, shard] : map->items()) {
+        const std::string name = shard.is_string() ? shard.get<std::string>() : std::string();
+        if (name.empty() || name.find('/') != std::string::npos)
+          fail(Status::corrupt_data, "%s: the file of %s is %s", index.c_str(), quoted(tensor).c_str(), quoted(shard.dump()).c_str());
+        unique.insert(name);
+      }
+      names.assign(unique.begin(), unique.end());
+    } else {
+      fail(Status::input_output, "%s: there is neither model.safetensors nor model.safetensors.index.json", path_.c_str());
+    }
+    for (const std::string& name : names) {
+      shards_.push_back(std::make_unique<SafetensorsReader>(std::make_shared<File>(file(name.c_str()))));
+      for (const SafetensorsTensor& t : shards_.back()->tensors())
+        if (!tensors_.emplace(t.name, shards_.size() - 1).second)
+          fail(Status::corrupt_data, "%s: two files have a tensor %s", path_.c_str(), quoted(t.name).c_str());
+    }
+  }
+
+  // Rows of W from a tensor [inputs, all outputs]: it is read whole, and kept while the same one is asked for again.
+  ParameterSource transposed(const SafetensorsReader& shard, const SafetensorsTensor& tensor, DType type, uint64_t skipped,
+                             uint64_t all, uint32_t inputs) const {
+    if (whole_name_ != tensor.name) {
+      whole_name_.clear();
+      whole_ = std::make_shared<std::vector<std::byte>>(tensor.bytes);
+      shard.read(tensor, 0, *whole_);
+      whole_name_ = tensor.name;
+    }
+    const size_t element = dtype_info(type).bytes;
+    return {type, 1, [whole = whole_, element, skipped, all, inputs](uint32_t first, uint32_t count, std::byte* out) {
+              for (uint32_t i = 0; i < inputs; i++) {
+                const std::byte* from = whole->data() + (i * all + skipped + first) * element;
+                for (uint32_t o = 0; o < count; o++, from += element)
+                  std::copy_n(from, element, out + (size_t(o) * inputs + i) * element);
+              }
+            }};
+  }
+
+  std::string path_;
+  json config_json_;
+  HuggingFaceFamily family_;
+  std::string prefix_;
+  std::vector<std::unique_ptr<SafetensorsReader>> shards_;
+  std::map<std::string, size_t> tensors_;  // name -> index into shards_
+  mutable std::set<std::string> read_;
+  mutable std::string whole_name_;
+  mutable std::shared_ptr<std::vector<std::byte>> whole_;
+};
+
+}  // namespace
+
+std::unique_ptr<ModelFile> open_hugging_face(std::string_view path) { return std::make_unique<HuggingFaceFolder>(path); }
+
+}  // namespace riftco
