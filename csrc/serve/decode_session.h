@@ -58,6 +58,7 @@ class DecodeSession {
 
  private:
   DecodeSession(const DecodeSession& other, std::unique_ptr<KeyValueCache> cache);
+  static void run_batch(std::span<DecodeSession* const> sessions, std::span<const uint32_t> tokens, std::span<float> logits);
 
   SessionHold hold_;
   std::shared_ptr<KeyValueCacheFactory> factory_;

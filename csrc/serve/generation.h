@@ -59,7 +59,7 @@ struct GenerationStats {
   double decode_seconds = 0;   // all steps after it, replays included
 };
 
-// Keeps its cache between generations; holds a session of the model only while one is running. Not thread-safe.
+// Keeps its cache between generations, to use what a new prompt shares with it; holds a session of the model only while one is running. Not thread-safe.
 class Generator {
  public:
   // `tokenizer` null: the model's; a model without one generates from token ids, with empty text. `factory` null: a paged
@@ -84,31 +84,30 @@ class Generator {
 
  private:
   void begin(std::vector<uint32_t> prompt, const GenerationOptions& options);
-  void check_options(const GenerationOptions& options) const;
+  void adopt(const GenerationOptions& options);
+  void load_prompt(std::vector<uint32_t> prompt);
   void drop_running() noexcept;
-  size_t common_prefix(std::span<const uint32_t> tokens) const noexcept;
   void require_running() const;
   void decode_pending();
-  void roll_over() noexcept;
-  Finish finish_of(uint32_t token) const noexcept;
-  bool context_ends_with_next() const noexcept;
+  Finish finish_by_token(uint32_t token) const noexcept;
+  bool next_fits() const noexcept;
+  void flush_text();
 
   std::shared_ptr<const DecoderOnlyTransformer> model_;
   std::shared_ptr<const Tokenizer> tokenizer_;  // may be null
   std::shared_ptr<KeyValueCacheFactory> factory_;
   std::unique_ptr<KeyValueCache> cache_;
-  uint64_t cache_epoch_ = 0;  // the parameters that the cache was computed with
 
-  std::vector<uint32_t> history_;  // prompt and new tokens; the cache holds history_[context_start_ ...]
+  std::vector<uint32_t> history_;  // prompt and new tokens; the cache holds its tokens from context_start_ on
   size_t context_start_ = 0;
 
-  std::optional<SessionHold> hold_;  // a generation is running
-  GenerationOptions options_;
+  std::optional<SessionHold> hold_;  // present while a generation is running
+  GenerationOptions options_;        // of that generation; rollover is resolved
   Sampler sampler_;
   std::optional<StreamDecoder> decoder_;
   StopStrings stop_strings_;
   std::vector<float> logits_;
-  bool logits_ready_ = false;  // logits_ are those after the newest token of history_
+  bool logits_ready_ = false;  // logits_ follow the newest token of history_
   std::string text_;           // the bytes of the last piece
   GenerationStats stats_;
 };

@@ -58,7 +58,7 @@ class PagedKvCachePool final : public KeyValueCacheFactory {
 // One page of the maximum context for each cache; the page size of `geometry` is not looked at.
 class ContiguousKvCacheFactory final : public KeyValueCacheFactory {
  public:
-  ContiguousKvCacheFactory(const Device& device, KvGeometry geometry, uint32_t maximum_context);
+  ContiguousKvCacheFactory(const Device& device, const KvGeometry& geometry, uint32_t maximum_context);
 };
 
 // What append_and_attend takes: rows of consecutive open positions on a device. The context is [rows, heads, head_width].
@@ -118,8 +118,10 @@ class KeyValueCache {
  private:
   static constexpr uint32_t kNoPage = UINT32_MAX;
 
-  void drop_pages(size_t count) noexcept;  // keeps the first count
-  void set_page(size_t index, uint32_t page) noexcept;
+  size_t pages_for(uint64_t tokens) const noexcept;
+  void add_page(uint32_t page) noexcept;
+  void keep_pages(size_t count) noexcept;  // releases those after the first count
+  void copy_tail(uint32_t copy) noexcept;
 
   std::shared_ptr<KvPagePool> pool_;
   uint32_t capacity_;

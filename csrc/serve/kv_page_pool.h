@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/memory.h"
@@ -60,11 +61,11 @@ class KvPagePool {
   const Device& device_;
   const KvGeometry geometry_;
   const uint32_t page_limit_;
-  size_t page_bytes_;
+  const size_t page_bytes_;
   std::shared_ptr<MemoryAccount> account_;
   mutable std::mutex mutex_;
-  std::vector<Page> pages_;      // pages that were ever leased; all state below is guarded by mutex_
-  std::vector<uint32_t> free_;   // those of them without a reference; capacity for all of them
+  std::vector<Page> pages_;     // those that were ever leased; guarded by mutex_, as is free_
+  std::vector<uint32_t> free_;  // those of them without a reference; capacity for all of them
 };
 
 }  // namespace riftco

@@ -1,5 +1,6 @@
 // Finds stop strings in a stream of text and holds back what may still become one.
 #pragma once
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,8 +12,13 @@ namespace riftco {
 // text was cut into pieces.
 class StopStrings {
  public:
+  static constexpr uint32_t kMaxLength = 1 << 20;  // bytes of a string
+
   StopStrings() = default;
-  explicit StopStrings(std::span<const std::string> strings);  // invalid_argument for an empty one
+  explicit StopStrings(std::span<const std::string> strings);  // invalid_argument: an empty one; out_of_range
+
+  // Afterwards push(text) of up to `size` bytes and flush() do not allocate, and so cannot fail.
+  void reserve(size_t size, std::string& out);
 
   // Appends to `out` the text that cannot be part of a stop string any more. True: a stop string is complete; it and all
   // after it is dropped.
@@ -27,7 +33,7 @@ class StopStrings {
     std::vector<uint32_t> borders;  // [i]: length of the longest proper prefix of text that ends text[0 .. i]
     uint32_t matched = 0;           // length of the longest prefix that ends the stream
   };
-  void advance(Pattern& pattern, char byte) noexcept;
+  static void advance(Pattern& pattern, char byte) noexcept;
 
   std::vector<Pattern> patterns_;
   std::string held_;  // the stream's last bytes, as many as the longest match so far
