@@ -1,0 +1,322 @@
+// Paged attention: rows of one sequence and the query heads that share a key/value head, over segments of keys.
+//
+// A line is one query head of one row. Lines are worked on in tiles of kLines; each tile of keys is found once (in place
+// where 16 keys lie in one page, else gathered) and used by all lines of the unit. Only keys that a line may see enter
+// its maximum, its sum and its chains: what lies in other slots, NaN included, is never combined with anything.
+#pragma once
+#include "backend/cpu/cache_page.h"
+#include "backend/cpu/linear.h"
+#include "core/math_formulas.h"
+
+namespace riftco {
+namespace {
+
+inline constexpr uint32_t kGroups = kKeyTile / 16;  // groups of 16 keys in a tile
+inline constexpr int kLines = kAccumulators < 6 ? kAccumulators : 6;
+
+// Lines' sums in one segment, or folded over several: maxima, sums, outputs [line][padded width].
+struct Sums {
+  float *maximum, *total, *output;
+};
+
+struct Scratch {
+  float* queries;  // [tile of kLines]{[dim][line]}, scaled
+  Sums segment, folded;
+  float *keys, *values;  // gathered: [group][dim][16], [key][padded width]
+};
+
+RIFTCO_INLINE uint32_t unit_lines(uint32_t group) { return uint32_t(round_up(kMaxUnitRows * group, 16)); }
+
+size_t attention_scratch_bytes(uint32_t group, uint32_t head_width) {
+  const size_t lines = unit_lines(group), padded = padded_width(head_width);
+  return (lines * (head_width + 2 * padded + 4) + kKeyTile * (head_width + padded)) * sizeof(float);
+}
+size_t attention_slot_floats(uint32_t head_width) { return 16 + padded_width(head_width); }
+
+Scratch cut_scratch(std::byte* memory, uint32_t group, uint32_t head_width) {
+  const size_t lines = unit_lines(group), padded = padded_width(head_width);
+  float* next = reinterpret_cast<float*>(memory);
+  const auto take = [&next](size_t n) {
+    float* p = next;
+    next += n;
+    return p;
+  };
+  const Sums segment = {take(lines), take(lines), take(lines * padded)};
+  const Sums folded = {take(lines), take(lines), take(lines * padded)};
+  float* queries = take(lines * head_width);
+  float* keys = take(kKeyTile * size_t(head_width));
+  return {queries, segment, folded, keys, take(kKeyTile * padded)};
+}
+
+// Where the keys and values of a tile are.
+struct KeyTile {
+  const float* key[kGroups];
+  size_t key_stride[kGroups];
+  const float* value[kGroups];
+};
+
+// Copies `count` keys from `position` on, which lie in more than one page.
+void gather_group(const CacheView& view, uint32_t layer, uint32_t kv_head, uint32_t position, uint32_t count, float* keys,
+                  float* values) {
+  const KvGeometry& g = *view.geometry;
+  for (uint32_t j = 0; j < count; j++) {
+    const HeadSlot slot = head_slot(view, layer, kv_head, position + j);
+    for (size_t d = 0; d < g.head_width; d++) keys[16 * d + j] = slot.key[d * g.page_size];
+    std::memcpy(values + j * padded_width(g.head_width), slot.value, padded_width(g.head_width) * sizeof(float));
+  }
+}
+
+// The tile of `count` keys from `first` on. Groups behind it repeat the first: readable, never used.
+KeyTile find_tile(const CacheView& view, uint32_t layer, uint32_t kv_head, uint32_t first, uint32_t count,
+                  const Scratch& scratch) {
+  const KvGeometry& g = *view.geometry;
+  KeyTile tile;
+  for (uint32_t i = 0; i < kGroups; i++) {
+    const uint32_t position = first + 16 * i;
+    if (16 * i >= count) {
+      tile.key[i] = tile.key[0], tile.key_stride[i] = tile.key_stride[0], tile.value[i] = tile.value[0];
+      continue;
+    }
+    const uint32_t n = smaller(16, count - 16 * i);
+    if (position % g.page_size + n <= g.page_size) {
+      const HeadSlot slot = head_slot(view, layer, kv_head, position);
+      tile.key[i] = slot.key, tile.key_stride[i] = g.page_size, tile.value[i] = slot.value;
+    } else {
+      float* keys = scratch.keys + size_t(i) * 16 * g.head_width;
+      float* values = scratch.values + size_t(i) * 16 * padded_width(g.head_width);
+      gather_group(view, layer, kv_head, position, n, keys, values);
+      tile.key[i] = keys, tile.key_stride[i] = 16, tile.value[i] = values;
+    }
+  }
+  return tile;
+}
+
+// Vectors of keys or dims that R lines take at once: 1, 2 or 4.
+template <int R>
+inline constexpr int kAcross = R * 4 <= kAccumulators ? 4 : R * 2 <= kAccumulators ? 2 : 1;
+
+template <int R>
+RIFTCO_INLINE void tile_scores(const KeyTile& tile, const float* queries, uint32_t head_width, uint32_t groups,
+                               float (*scores)[kKeyTile]) {
+  constexpr int N = kAcross<R>;
+  for (uint32_t g = 0; g < groups; g += N) {
+    const float* key[N];
+    size_t stride[N];
+    F16 acc[R][N];
+    RIFTCO_UNROLL
+    for (int n = 0; n < N; n++) key[n] = tile.key[g + uint32_t(n)], stride[n] = tile.key_stride[g + uint32_t(n)];
+    RIFTCO_UNROLL
+    for (int r = 0; r < R; r++)
+      RIFTCO_UNROLL
+      for (int n = 0; n < N; n++) acc[r][n] = F16::splat(0);
+    multiply(
+        acc, head_width, [queries](size_t d, int r) { return queries[d * R + size_t(r)]; },
+        [&](size_t d, int n) { return F16::load(key[n] + d * stride[n]); });
+    RIFTCO_UNROLL
+    for (int r = 0; r < R; r++)
+      RIFTCO_UNROLL
+      for (int n = 0; n < N; n++) acc[r][n].store(scores[r] + 16 * (g + uint32_t(n)));
+  }
+}
+
+RIFTCO_INLINE float exp_one(float x) {
+  alignas(64) float lanes[16];
+  formulas::exp(F16::splat(x)).store(lanes);
+  return lanes[0];
+}
+
+// Scores of one line become probabilities; returns what its earlier sums are to be multiplied with.
+float tile_softmax(float* scores, uint32_t visible, float* maximum, float* total) {
+  F16 most = F16::splat(*maximum);
+  for (uint32_t j = 0; j < visible; j += 16)
+    most = select(first_lanes(visible - j), max_nan(most, F16::load(scores + j)), most);
+  const float now = largest(most), correction = exp_one(*maximum - now);
+  F16 added = F16::splat(0);
+  for (uint32_t j = 0; j < visible; j += 16) {
+    const F16 p = formulas::exp(F16::load(scores + j) - F16::splat(now));
+    p.store(scores + j);
+    added = select(first_lanes(visible - j), added + p, added);
+  }
+  *maximum = now;
+  *total = __builtin_fmaf(*total, correction, sum(added));
+  return correction;
+}
+
+// output[line] = output[line] * correction[line] + sum over keys from .. to of probability * value, in order.
+template <int R, int N>
+RIFTCO_INLINE void add_values(const KeyTile& tile, const float (*p)[kKeyTile], uint32_t from, uint32_t to,
+                              const float* correction, float* output, size_t padded) {
+  F16 acc[R][N];
+  RIFTCO_UNROLL
+  for (int r = 0; r < R; r++)
+    RIFTCO_UNROLL
+    for (int n = 0; n < N; n++)
+      acc[r][n] = F16::load(output + size_t(r) * padded + 16 * n) * F16::splat(correction[r]);
+  for (uint32_t j = from; j < to;) {
+    const uint32_t end = smaller(to, (j / 16 + 1) * 16);
+    const float* value = tile.value[j / 16] + j % 16 * padded;
+    multiply(
+        acc, end - j, [p, j](size_t t, int r) { return p[r][j + t]; },
+        [value, padded](size_t t, int n) { return F16::load(value + t * padded + 16 * n); });
+    j = end;
+  }
+  RIFTCO_UNROLL
+  for (int r = 0; r < R; r++)
+    RIFTCO_UNROLL
+    for (int n = 0; n < N; n++) acc[r][n].store(output + size_t(r) * padded + 16 * n);
+}
+template <int R>
+RIFTCO_INLINE void add_all_values(KeyTile tile, const float (*p)[kKeyTile], uint32_t from, uint32_t to,
+                                  const float* correction, float* output, size_t padded) {
+  constexpr int N = kAcross<R>;
+  size_t d = 0;
+  const auto advance = [&](size_t by) {
+    for (auto& v : tile.value) v += by;
+    d += by;
+  };
+  for (; d + 16 * N <= padded; advance(16 * N)) add_values<R, N>(tile, p, from, to, correction, output + d, padded);
+  for (; d < padded; advance(16)) add_values<R, 1>(tile, p, from, to, correction, output + d, padded);
+}
+
+// One tile of keys for R lines of which line r sees the first visible[r] keys; a line that sees none is left alone.
+template <int R>
+void tile_step(const KeyTile& tile, const float* queries, const uint32_t* visible, uint32_t head_width, const Sums& sums) {
+  const size_t padded = padded_width(head_width);
+  alignas(64) float p[R][kKeyTile];
+  uint32_t common = kKeyTile, most = 0;
+  for (int r = 0; r < R; r++) {
+    common = smaller(common, visible[r]);
+    most = most > visible[r] ? most : visible[r];
+  }
+  tile_scores<R>(tile, queries, head_width, uint32_t(ceil_div(most, 16)), p);
+  float correction[R];
+  for (int r = 0; r < R; r++)
+    correction[r] = visible[r] ? tile_softmax(p[r], visible[r], sums.maximum + r, sums.total + r) : 1.0f;
+  add_all_values<R>(tile, p, 0, common, correction, sums.output, padded);
+  const float one = 1;  // an exact factor
+  for (int r = 0; r < R; r++)
+    if (visible[r] > common) add_all_values<1>(tile, p + r, common, visible[r], &one, sums.output + size_t(r) * padded, padded);
+}
+
+// a = a with b behind it, for one line.
+void fold(float* a_maximum, float* a_total, float* a_output, float b_maximum, float b_total, const float* b_output,
+          size_t padded) {
+  const float now = max_nan(*a_maximum, b_maximum);
+  const float ca = exp_one(*a_maximum - now), cb = exp_one(b_maximum - now);
+  for (size_t d = 0; d < padded; d += 16)
+    fma(F16::load(a_output + d), F16::splat(ca), F16::load(b_output + d) * F16::splat(cb)).store(a_output + d);
+  *a_maximum = now;
+  *a_total = __builtin_fmaf(*a_total, ca, b_total * cb);
+}
+
+void write_context(float total, const float* output, uint32_t head_width, float* context) {
+  for (uint32_t d = 0; d < head_width; d += 16)
+    (F16::load(output + d) / F16::splat(total)).store_first(context + d, smaller(16, head_width - d));
+}
+
+// What attend() works on.
+struct Unit {
+  const AttentionArgs& args;
+  const AttentionUnit& unit;
+  Scratch scratch;
+  uint32_t group, lines;
+  size_t padded;
+
+  uint32_t row(uint32_t line) const { return unit.first_row + line / group; }
+  uint32_t position(uint32_t line) const { return args.rows[row(line)].position; }
+  size_t query(uint32_t line) const {  // offset in q and context
+    return (size_t(row(line)) * args.heads + unit.kv_head * group + line % group) * args.head_width;
+  }
+};
+
+void scale_queries(const Unit& u) {
+  for (uint32_t line = 0; line < u.lines; line++) {
+    const uint32_t first = line / kLines * kLines, across = smaller(kLines, u.lines - first);
+    float* to = u.scratch.queries + size_t(first) * u.args.head_width + line % kLines;
+    const float* q = u.args.q + u.query(line);
+    for (size_t d = 0; d < u.args.head_width; d++) to[d * across] = q[d] * u.args.scale;
+  }
+}
+
+void clear(const Sums& sums, uint32_t lines, size_t padded) {
+  for (uint32_t i = 0; i < lines; i++) sums.maximum[i] = -__builtin_inff(), sums.total[i] = 0;
+  std::memset(sums.output, 0, lines * padded * sizeof(float));
+}
+
+void walk_tile(const Unit& u, uint32_t first_key) {
+  const uint32_t last = u.position(u.lines - 1);
+  const CacheView& view = *u.args.rows[u.unit.first_row].view;
+  const KeyTile tile =
+      find_tile(view, u.args.layer, u.unit.kv_head, first_key, smaller(kKeyTile, last + 1 - first_key), u.scratch);
+  for (uint32_t line = 0; line < u.lines; line += kLines) {
+    const uint32_t across = smaller(kLines, u.lines - line);
+    uint32_t visible[kLines];
+    for (uint32_t i = 0; i < across; i++) {
+      const uint32_t position = u.position(line + i);
+      visible[i] = position < first_key ? 0 : smaller(kKeyTile, position - first_key + 1);
+    }
+    if (visible[across - 1] == 0) continue;
+    const float* queries = u.scratch.queries + size_t(line) * u.args.head_width;
+    const Sums sums = {u.scratch.segment.maximum + line, u.scratch.segment.total + line,
+                       u.scratch.segment.output + line * u.padded};
+    with_rows<kLines>(across, [&]<int R>() { tile_step<R>(tile, queries, visible, u.args.head_width, sums); });
+  }
+}
+
+// Lines that see the segment: the first one is copied, later ones are folded.
+void fold_segment(const Unit& u, uint32_t segment) {
+  const Sums &a = u.scratch.folded, &b = u.scratch.segment;
+  for (uint32_t i = 0; i < u.lines; i++) {
+    float *a_output = a.output + i * u.padded, *b_output = b.output + i * u.padded;
+    if (segment == u.unit.first_segment) {
+      a.maximum[i] = b.maximum[i], a.total[i] = b.total[i];
+      std::memcpy(a_output, b_output, u.padded * sizeof(float));
+    } else if (u.position(i) >= segment * kKeySegment) {
+      fold(a.maximum + i, a.total + i, a_output, b.maximum[i], b.total[i], b_output, u.padded);
+    }
+  }
+}
+
+void attend(const AttentionArgs& args, const AttentionUnit& unit) {
+  const uint32_t group = args.heads / args.kv_heads;
+  const Unit u = {args,  unit, cut_scratch(args.scratch, group, args.head_width), group, unit.rows * group,
+                  padded_width(args.head_width)};
+  const uint32_t last = u.position(u.lines - 1);
+  scale_queries(u);
+  for (uint32_t s = unit.first_segment; s < unit.last_segment; s++) {
+    clear(u.scratch.segment, u.lines, u.padded);
+    for (uint32_t key = s * kKeySegment; key < (s + 1) * kKeySegment && key <= last; key += kKeyTile) walk_tile(u, key);
+    fold_segment(u, s);
+  }
+  const Sums& sums = u.scratch.folded;
+  for (uint32_t i = 0; i < u.lines; i++) {
+    const float* output = sums.output + i * u.padded;
+    if (unit.partial < 0) {
+      write_context(sums.total[i], output, args.head_width, args.context + u.query(i));
+    } else {
+      float* slot = args.partials + (size_t(unit.partial) + i) * attention_slot_floats(args.head_width);
+      slot[0] = sums.maximum[i], slot[1] = sums.total[i];
+      std::memcpy(slot + 16, output, u.padded * sizeof(float));
+    }
+  }
+}
+
+void merge(const MergeArgs& merge) {
+  const AttentionArgs& args = *merge.attention;
+  const uint32_t group = args.heads / args.kv_heads;
+  const size_t slot_floats = attention_slot_floats(args.head_width);
+  const Unit u = {args, merge.units[0], {}, group, merge.units[0].rows * group, padded_width(args.head_width)};
+  for (uint32_t i = 0; i < u.lines; i++) {
+    float* a = args.partials + (size_t(merge.units[0].partial) + i) * slot_floats;
+    for (uint32_t s = 1; s < merge.segments; s++) {
+      const AttentionUnit& unit = merge.units[s];
+      if (u.position(i) < unit.first_segment * kKeySegment) break;
+      const float* b = args.partials + (size_t(unit.partial) + i) * slot_floats;
+      fold(a, a + 1, a + 16, b[0], b[1], b + 16, u.padded);
+    }
+    write_context(a[1], a + 16, args.head_width, args.context + u.query(i));
+  }
+}
+
+}  // namespace
+}  // namespace riftco

@@ -1,0 +1,99 @@
+// The inside of a cache page, and what writes and reads single positions: rotation, store, kv_read.
+//
+//   page  [layer][kv_head]{keys [head_width][page_size], values [page_size][padded width]}, then 16 floats that vectors
+//         of keys may run into
+#pragma once
+#include "backend/cpu/layout.h"
+#include "core/math.h"
+
+namespace riftco {
+namespace {
+
+RIFTCO_INLINE size_t padded_width(uint32_t head_width) { return round_up(head_width, 16); }
+RIFTCO_INLINE size_t head_floats(const KvGeometry& g) {
+  return g.page_size * (g.head_width + padded_width(g.head_width));
+}
+
+size_t kv_page_bytes(const KvGeometry& g) {
+  return round_up((size_t(g.layers) * g.kv_heads * head_floats(g) + 16) * sizeof(float), 64);
+}
+
+// One head of one layer in the page that holds a position. Key: dim d at key[d * page_size]; value: value[d].
+struct HeadSlot {
+  float* key;
+  float* value;
+};
+RIFTCO_INLINE HeadSlot head_slot(const CacheView& view, uint32_t layer, uint32_t kv_head, uint32_t position) {
+  const KvGeometry& g = *view.geometry;
+  float* head = reinterpret_cast<float*>(view.pages[position / g.page_size]) +
+                (size_t(layer) * g.kv_heads + kv_head) * head_floats(g);
+  const size_t offset = position % g.page_size;
+  return {head + offset, head + size_t(g.head_width) * g.page_size + offset * padded_width(g.head_width)};
+}
+
+void kv_read(const CacheView& view, uint32_t layer, uint32_t position, float* keys, float* values) {
+  const KvGeometry& g = *view.geometry;
+  for (uint32_t h = 0; h < g.kv_heads; h++, keys += g.head_width, values += g.head_width) {
+    const HeadSlot slot = head_slot(view, layer, h, position);
+    for (size_t d = 0; d < g.head_width; d++) keys[d] = slot.key[d * g.page_size];
+    std::memcpy(values, slot.value, g.head_width * sizeof(float));
+  }
+}
+
+void rotary(const RotaryArgs& args, Share share) {
+  const Range units = part(size_t(args.rows) * args.pairs, share);
+  for (size_t u = units.begin; u < units.end; u++) {
+    const size_t row = u / args.pairs, pair = u % args.pairs;
+    double sine, cosine;
+    math::sin_cos(double(args.positions[row]) * args.inverse_frequencies[pair], &sine, &cosine);
+    float* out = args.cos_sin + row * 2 * args.pairs + pair;
+    out[0] = float(cosine);
+    out[args.pairs] = float(sine);
+  }
+}
+
+// x[i], x[i + pairs] = x[i] cos - x[i + pairs] sin, x[i + pairs] cos + x[i] sin; every product and sum is rounded.
+void rotate(float* x, const float* cos_sin, uint32_t pairs) {
+  for (uint32_t i = 0; i < pairs; i += 16) {
+    const uint32_t n = smaller(16, pairs - i);
+    const F16 c = F16::load_first(cos_sin + i, n), s = F16::load_first(cos_sin + pairs + i, n);
+    const F16 a = F16::load_first(x + i, n), b = F16::load_first(x + pairs + i, n);
+    (a * c - b * s).store_first(x + i, n);
+    (b * c + a * s).store_first(x + pairs + i, n);
+  }
+}
+
+bool all_finite(const float* values, size_t count) {
+  F16 most = F16::splat(0);
+  for (size_t i = 0; i < count; i += 16)
+    most = max_nan(most, abs(i + 16 <= count ? F16::load(values + i) : F16::load_first(values + i, uint32_t(count - i))));
+  return largest(most) < __builtin_inff();
+}
+
+// Work is cut by head, then by row: neighbouring positions share the cache lines of a page's keys.
+bool store(const StoreArgs& args, Share share) {
+  const uint32_t width = args.head_width;
+  const Range units = part(size_t(args.heads + args.kv_heads) * args.row_count, share);
+  bool finite = true;
+  for (size_t u = units.begin; u < units.end; u++) {
+    const uint32_t head = uint32_t(u / args.row_count), row = uint32_t(u % args.row_count);
+    const float* cos_sin = args.cos_sin + size_t(row) * 2 * args.pairs;
+    if (head < args.heads) {
+      rotate(args.q + (size_t(row) * args.heads + head) * width, cos_sin, args.pairs);
+      continue;
+    }
+    const uint32_t kv_head = head - args.heads;
+    const size_t at = (size_t(row) * args.kv_heads + kv_head) * width;
+    rotate(args.k + at, cos_sin, args.pairs);
+    finite = finite && all_finite(args.k + at, width) && all_finite(args.v + at, width);
+    const CacheView& view = *args.rows[row].view;
+    const HeadSlot slot = head_slot(view, args.layer, kv_head, args.rows[row].position);
+    for (size_t d = 0; d < width; d++) slot.key[d * view.geometry->page_size] = args.k[at + d];
+    std::memcpy(slot.value, args.v + at, width * sizeof(float));
+    std::memset(slot.value + width, 0, (padded_width(width) - width) * sizeof(float));
+  }
+  return finite;
+}
+
+}  // namespace
+}  // namespace riftco

@@ -1,0 +1,184 @@
+// Matrix products: panels of packed weights times tiles of operand rows.
+//
+// Order: blocks of rows (their operand stays in the second-level cache), panels (stay in the first), tiles of rows.
+// One accumulator per row and output, its chain runs over the inputs in order: neither tiles nor shares change a bit.
+#pragma once
+#include "backend/cpu/layout.h"
+
+namespace riftco {
+namespace {
+
+inline constexpr uint32_t kCacheRows = 120;  // rows of an operand worked on at a time; a multiple of every tile
+
+// Calls fn with a compile-time number of rows 1 .. kMost.
+template <int kMost, class Fn>
+RIFTCO_INLINE void with_rows(uint32_t rows, Fn fn) {
+  if constexpr (kMost > 1)
+    if (rows < kMost) return with_rows<kMost - 1>(rows, fn);
+  fn.template operator()<kMost>();
+}
+
+// acc[r][n] = fma(a(t, r), b(t, n), acc[r][n]) for t = 0, 1, ...
+template <int R, int N, class A, class B>
+RIFTCO_INLINE void multiply(F16 (&acc)[R][N], size_t steps, A a, B b) {
+  for (size_t t = 0; t < steps; t++) {
+    F16 w[N];
+    RIFTCO_UNROLL
+    for (int n = 0; n < N; n++) w[n] = b(t, n);
+    RIFTCO_UNROLL
+    for (int r = 0; r < R; r++) {
+      const F16 x = F16::splat(a(t, r));
+      RIFTCO_UNROLL
+      for (int n = 0; n < N; n++) acc[r][n] = fma(x, w[n], acc[r][n]);
+    }
+  }
+}
+
+// Where the results of one matrix go.
+struct Output {
+  const float* bias;
+  float* out;
+  size_t stride;
+  uint32_t outputs;
+  bool accumulate;
+
+  RIFTCO_INLINE void put(size_t row, uint32_t column, F16 v) const {
+    if (column >= outputs) return;
+    float* to = out + row * stride + column;
+    const uint32_t n = outputs - column;
+    if (bias) v = v + (n < 16 ? F16::load_first(bias + column, n) : F16::load(bias + column));
+    if (accumulate) v = (n < 16 ? F16::load_first(to, n) : F16::load(to)) + v;
+    if (n < 16) {
+      v.store_first(to, n);
+    } else {
+      v.store(to);
+    }
+  }
+};
+
+RIFTCO_INLINE F16 load_halves(const uint8_t* p) { return load16(reinterpret_cast<const Half*>(p)); }
+
+template <int R>
+void q4_tile(const uint8_t* w, const uint8_t* x, uint32_t blocks, const Output& to, size_t row, uint32_t column) {
+  F16 acc[R];
+  RIFTCO_UNROLL
+  for (int r = 0; r < R; r++) acc[r] = F16::splat(0);
+  for (uint32_t b = 0; b < blocks; b++, w += kQ4Block, x += R * kRowBlock) {
+    const RowScale* scale = reinterpret_cast<const RowScale*>(x + R * kBlock);
+    I16 dot[R];
+    dot_q4<R>(w, reinterpret_cast<const int8_t*>(x), dot);
+    const F16 d = load_halves(w + 256), low = load_halves(w + 288);
+    RIFTCO_UNROLL
+    for (int r = 0; r < R; r++) {
+      acc[r] = fma(to_float(dot[r]), d * F16::splat(scale[r].scale), acc[r]);
+      acc[r] = fma(low, F16::splat(scale[r].scaled_sum), acc[r]);
+    }
+  }
+  RIFTCO_UNROLL
+  for (int r = 0; r < R; r++) to.put(row + size_t(r), column, acc[r]);
+}
+
+template <int R>
+void q8_tile(const uint8_t* w, const uint8_t* x, uint32_t blocks, const Output& to, size_t row, uint32_t column) {
+  F16 acc[R];
+  RIFTCO_UNROLL
+  for (int r = 0; r < R; r++) acc[r] = F16::splat(0);
+  for (uint32_t b = 0; b < blocks; b++, x += R * kRowBlock) {
+    const RowScale* scale = reinterpret_cast<const RowScale*>(x + R * kBlock);
+    I16 dot[R];
+    dot_q8<R>(reinterpret_cast<const int8_t*>(w + q8_block(b)), reinterpret_cast<const int8_t*>(x), scale, dot);
+    const F16 d = load_halves(w + q8_scales(b));
+    RIFTCO_UNROLL
+    for (int r = 0; r < R; r++) acc[r] = fma(to_float(dot[r]), d * F16::splat(scale[r].scale), acc[r]);
+  }
+  RIFTCO_UNROLL
+  for (int r = 0; r < R; r++) to.put(row + size_t(r), column, acc[r]);
+}
+
+// N vectors of a float panel from vector `first` on.
+template <class Element, int R, int N>
+RIFTCO_INLINE void float_columns(const Element* w, const float* x, uint32_t inputs, const Output& to, size_t row,
+                                 uint32_t column) {
+  F16 acc[R][N];
+  RIFTCO_UNROLL
+  for (int r = 0; r < R; r++)
+    RIFTCO_UNROLL
+    for (int n = 0; n < N; n++) acc[r][n] = F16::splat(0);
+  multiply(
+      acc, inputs, [x](size_t t, int r) { return x[t * R + size_t(r)]; },
+      [w](size_t t, int n) { return load16(w + t * kFloatPanel + 16 * size_t(n)); });
+  RIFTCO_UNROLL
+  for (int r = 0; r < R; r++)
+    RIFTCO_UNROLL
+    for (int n = 0; n < N; n++) to.put(row + size_t(r), column + 16 * uint32_t(n), acc[r][n]);
+}
+
+// The whole panel at once where its accumulators fit in registers, else vector by vector.
+template <class Element, int R>
+void float_panel(const Element* w, const float* x, uint32_t inputs, const Output& to, size_t row, uint32_t column) {
+  if constexpr (R * kFloatVectors <= kAccumulators) {
+    float_columns<Element, R, kFloatVectors>(w, x, inputs, to, row, column);
+  } else {
+    for (uint32_t n = 0; n < kFloatVectors; n++)
+      float_columns<Element, R, 1>(w + 16 * n, x, inputs, to, row, column + 16 * n);
+  }
+}
+
+// Runs tile(panel pointer, panel, tile, its rows) over `panels` and all rows.
+template <int kTileRows, class Tile>
+RIFTCO_INLINE void for_each_tile(Range panels, uint32_t rows, Tile tile) {
+  static_assert(kCacheRows % kTileRows == 0);
+  for (uint32_t first = 0; first < rows; first += kCacheRows)
+    for (size_t p = panels.begin; p < panels.end; p++)
+      for (uint32_t row = first; row < smaller(first + kCacheRows, rows); row += kTileRows)
+        tile(p, row, smaller(kTileRows, rows - row));
+}
+
+void quantised_panels(const PackedMatrix& m, const Operand& x, const Output& to, Range panels) {
+  const uint8_t* data = reinterpret_cast<const uint8_t*>(m.data);
+  const size_t bytes = panel_bytes(m.type, m.inputs);
+  const uint32_t blocks = m.inputs / kBlock;
+  for_each_tile<kDotRows>(panels, x.rows, [&](size_t p, uint32_t row, uint32_t rows) {
+    const uint8_t *w = data + p * bytes, *xs = int8_tile(x, row / kDotRows);
+    const uint32_t column = uint32_t(p) * kPanel;
+    with_rows<kDotRows>(rows, [&]<int R>() {
+      if (m.type == DType::q4_1) {
+        q4_tile<R>(w, xs, blocks, to, row, column);
+      } else {
+        q8_tile<R>(w, xs, blocks, to, row, column);
+      }
+    });
+  });
+}
+
+template <class Element>
+void float_panels(const PackedMatrix& m, const Operand& x, const Output& to, Range panels) {
+  const Element* data = reinterpret_cast<const Element*>(m.data);
+  for_each_tile<kFloatRows>(panels, x.rows, [&](size_t p, uint32_t row, uint32_t rows) {
+    const Element* w = data + p * m.inputs * kFloatPanel;
+    const float* xs = float_tile(x, row / kFloatRows);
+    with_rows<kFloatRows>(rows, [&]<int R>() { float_panel<Element, R>(w, xs, m.inputs, to, row, uint32_t(p) * kFloatPanel); });
+  });
+}
+
+void linear(const LinearArgs& args, Share share) {
+  size_t total = 0;
+  for (uint32_t i = 0; i < args.count; i++) total += panel_count(args.matrices[i]->type, args.matrices[i]->outputs);
+  const Range mine = part(total, share);
+  size_t before = 0;  // panels of the matrices already passed
+  for (uint32_t i = 0; i < args.count; i++) {
+    const PackedMatrix& m = *args.matrices[i];
+    const size_t panels = panel_count(m.type, m.outputs);
+    const Range range = {mine.begin > before ? mine.begin - before : 0, mine.end > before ? mine.end - before : 0};
+    const Range own = {range.begin < panels ? range.begin : panels, range.end < panels ? range.end : panels};
+    const Output to = {m.bias, args.out[i], args.stride[i], m.outputs, args.accumulate};
+    if (is_blocked(m.type)) quantised_panels(m, args.x, to, own);
+    if (m.type == DType::f32) float_panels<float>(m, args.x, to, own);
+    if (m.type == DType::f16) float_panels<Half>(m, args.x, to, own);
+    if (m.type == DType::bf16) float_panels<BFloat>(m, args.x, to, own);
+    before += panels;
+  }
+}
+
+}  // namespace
+}  // namespace riftco

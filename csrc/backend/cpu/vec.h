@@ -1,0 +1,50 @@
+// Sixteen floats as the kernels see them. One of the wrapper headers defines, in an unnamed namespace of its own:
+//
+//   F16           splat, load, load_first (n lanes, the others 0), store, store_first, + - * /, fma, abs, copy_sign,
+//                 min_second and max_second (the second where one is NaN), max_nan (NaN where one is NaN),
+//                 round_even, scale_by_power_of_two, less -> M16, first_lanes(n) -> M16, select(mask, yes, no)
+//                 sum: the tree 8+8, 4+4, 2+2, 1+1; largest: max_nan over the lanes
+//                 largest_abs: of all lanes by the order of bits, so that infinity and NaN win
+//   load16        16 elements of a stored type (float, Half, BFloat), widened
+//   I16           16 exact integers; to_float
+//   store_int8    32 floats rounded to even and clamped to +-127; returns their sum
+//   dot_q4, dot_q8  16 outputs x R rows over one block of 32 (layouts: layout.h)
+//   kDotRows      rows of an int8 tile
+//   kAccumulators F16 that fit in registers beside a few operands
+//   kFloatRows    rows of a float tile
+//   kFloatVectors F16 across a float panel
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__clang__)
+#define RIFTCO_UNROLL _Pragma("unroll")
+#else
+#define RIFTCO_UNROLL _Pragma("GCC unroll 32")
+#endif
+#define RIFTCO_INLINE __attribute__((always_inline)) inline
+
+namespace riftco {
+namespace {
+
+struct Half {
+  uint16_t bits;
+};
+struct BFloat {
+  uint16_t bits;
+};
+
+RIFTCO_INLINE float max_nan(float a, float b) { return a != a || a > b ? a : b; }
+
+struct RowScale {  // of one row of an int8 block
+  float scale;
+  float scaled_sum;  // scale * float(sum)
+  int32_t sum;
+  int32_t padding;
+};
+
+}  // namespace
+}  // namespace riftco
+
+#include RIFTCO_VEC_HEADER
