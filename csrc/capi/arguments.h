@@ -41,6 +41,14 @@ inline bool flag_argument(uint32_t value, const char* name) {
   return value == 1;
 }
 
+// One of the numbers 0 .. last of an enum.
+template <class E>
+E choice_argument(int32_t value, int32_t last, const char* name) {
+  if (value < 0 || value > last)
+    fail(Status::invalid_argument, "%s is %d, not one of 0 to %d", name, value, last);
+  return E(value);
+}
+
 inline void check_reserved(uint64_t value, const char* name) {
   if (value != 0) fail(Status::invalid_argument, "%s is %" PRIu64 ", must be 0", name, value);
 }
@@ -49,18 +57,21 @@ inline void check_reserved(uint64_t value, const char* name) {
 
 template <class T>
 void check_output(const T* data, uint64_t capacity, const uint64_t* required, const char* name) {
-  if (!data && capacity > 0) fail(Status::invalid_argument, "%s is NULL but its capacity is %" PRIu64, name, capacity);
+  if (!data && capacity > 0)
+    fail(Status::invalid_argument, "%s is NULL but its capacity is %" PRIu64, name, capacity);
   if (!required) fail(Status::invalid_argument, "required is NULL");
 }
 
 inline void check_capacity(uint64_t capacity, uint64_t required, const char* name) {
   if (capacity < required)
-    fail(Status::buffer_too_small, "%s: a capacity of %" PRIu64 " is below the %" PRIu64 " required", name, capacity, required);
+    fail(Status::buffer_too_small, "%s: a capacity of %" PRIu64 " is below the %" PRIu64 " required", name,
+         capacity, required);
 }
 
 // After check_output: sets *required and copies, unless it is a size query.
 template <class T>
-void write_output(std::span<const T> values, T* data, uint64_t capacity, uint64_t* required, const char* name) {
+void write_output(std::span<const T> values, T* data, uint64_t capacity, uint64_t* required,
+                  const char* name) {
   *required = values.size();
   if (!data) return;
   check_capacity(capacity, values.size(), name);
@@ -69,8 +80,8 @@ void write_output(std::span<const T> values, T* data, uint64_t capacity, uint64_
 
 // --- structs ---
 
-// Where a struct may end: after its first release, and after each field that was added later. Specialise it for a struct
-// that has grown.
+// Where a struct may end: after its first release, and after each field that was added later. Specialise it
+// for a struct that has grown.
 template <class T>
 struct StructEnds {
   static constexpr uint64_t values[] = {sizeof(T)};
@@ -82,7 +93,8 @@ void check_struct_size(uint64_t size, const char* name) {
   if (size < ends[0])
     fail(Status::invalid_argument, "%s.struct_size %" PRIu64 " is below %" PRIu64, name, size, ends[0]);
   if (size > kMaxStructSize)
-    fail(Status::invalid_argument, "%s.struct_size %" PRIu64 " is above %" PRIu64, name, size, kMaxStructSize);
+    fail(Status::invalid_argument, "%s.struct_size %" PRIu64 " is above %" PRIu64, name, size,
+         kMaxStructSize);
   if (size < sizeof(T) && std::find(std::begin(ends), std::end(ends), size) == std::end(ends))
     fail(Status::invalid_argument, "%s.struct_size %" PRIu64 " ends inside a field", name, size);
 }
@@ -97,7 +109,8 @@ T read_struct(const T* input, const T& defaults, const char* name) {
   const std::byte* bytes = reinterpret_cast<const std::byte*>(input);
   for (uint64_t i = sizeof(T); i < size; i++) {
     if (bytes[i] != std::byte{0})
-      fail(Status::invalid_argument, "%s has a value at byte %" PRIu64 " that this library does not know", name, i);
+      fail(Status::invalid_argument, "%s has a value at byte %" PRIu64 " that this library does not know",
+           name, i);
   }
   T value = defaults;
   std::memcpy(&value, bytes, size_t(std::min<uint64_t>(size, sizeof(T))));

@@ -19,28 +19,50 @@ const char* rt_version_string(void) { return "2.0.0"; }
 
 const char* rt_status_name(rt_status status) {
   switch (status) {
-    case RT_OK: return "ok";
-    case RT_INVALID_ARGUMENT: return "invalid argument";
-    case RT_OUT_OF_RANGE: return "out of range";
-    case RT_OVERFLOW: return "overflow";
-    case RT_BACKEND_UNAVAILABLE: return "backend unavailable";
-    case RT_OUT_OF_MEMORY: return "out of memory";
-    case RT_RUNTIME_ERROR: return "runtime error";
-    case RT_BUFFER_TOO_SMALL: return "buffer too small";
-    case RT_CONTEXT_FULL: return "context full";
-    case RT_CACHE_EXHAUSTED: return "cache exhausted";
-    case RT_INVALID_STATE: return "invalid state";
-    case RT_UNSUPPORTED: return "unsupported";
-    case RT_CORRUPT_DATA: return "corrupt data";
-    case RT_INPUT_OUTPUT: return "input/output";
-    case RT_CANCELLED: return "cancelled";
-    case RT_DEADLINE: return "deadline";
-    case RT_BUSY: return "busy";
-    case RT_QUEUE_FULL: return "queue full";
-    case RT_VERSION_MISMATCH: return "version mismatch";
-    case RT_NON_FINITE: return "non-finite";
-    case RT_INTERNAL: return "internal";
-    default: return "unknown status";
+    case RT_OK:
+      return "ok";
+    case RT_INVALID_ARGUMENT:
+      return "invalid argument";
+    case RT_OUT_OF_RANGE:
+      return "out of range";
+    case RT_OVERFLOW:
+      return "overflow";
+    case RT_BACKEND_UNAVAILABLE:
+      return "backend unavailable";
+    case RT_OUT_OF_MEMORY:
+      return "out of memory";
+    case RT_RUNTIME_ERROR:
+      return "runtime error";
+    case RT_BUFFER_TOO_SMALL:
+      return "buffer too small";
+    case RT_CONTEXT_FULL:
+      return "context full";
+    case RT_CACHE_EXHAUSTED:
+      return "cache exhausted";
+    case RT_INVALID_STATE:
+      return "invalid state";
+    case RT_UNSUPPORTED:
+      return "unsupported";
+    case RT_CORRUPT_DATA:
+      return "corrupt data";
+    case RT_INPUT_OUTPUT:
+      return "input/output";
+    case RT_CANCELLED:
+      return "cancelled";
+    case RT_DEADLINE:
+      return "deadline";
+    case RT_BUSY:
+      return "busy";
+    case RT_QUEUE_FULL:
+      return "queue full";
+    case RT_VERSION_MISMATCH:
+      return "version mismatch";
+    case RT_NON_FINITE:
+      return "non-finite";
+    case RT_INTERNAL:
+      return "internal";
+    default:
+      return "unknown status";
   }
 }
 
@@ -53,11 +75,7 @@ rt_status rt_cpu_isa(int32_t* isa) {
 }
 
 rt_status rt_cpu_isa_force(int32_t isa) {
-  return guarded(__func__, [&] {
-    if (isa < RT_CPU_ISA_SCALAR || isa > RT_CPU_ISA_NEON)
-      fail(Status::invalid_argument, "isa is %d, not an instruction set (0 to %d)", isa, RT_CPU_ISA_NEON);
-    force_cpu_isa(CpuIsa(isa));
-  });
+  return guarded(__func__, [&] { force_cpu_isa(choice_argument<CpuIsa>(isa, RT_CPU_ISA_NEON, "isa")); });
 }
 
 uint32_t rt_kernel_contract(void) { return kKernelContract; }
@@ -78,8 +96,6 @@ void rt_cancel_release(rt_cancel* cancel) { release(cancel); }
 
 rt_status rt_log_set_callback(rt_log_callback callback, void* user_data, int32_t level) {
   return guarded(__func__, [&] {
-    if (level < RT_LOG_DEBUG || level > RT_LOG_WARNING)
-      fail(Status::invalid_argument, "level is %d, not a level (0 to %d)", level, RT_LOG_WARNING);
-    set_log_callback(callback, user_data, LogLevel(level));
+    set_log_callback(callback, user_data, choice_argument<LogLevel>(level, RT_LOG_WARNING, "level"));
   });
 }

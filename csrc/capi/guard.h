@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/process.h"
 #include "base/fp_env.h"
+#include "base/process.h"
 #include "riftco/base.h"
 
 namespace riftco::capi {
@@ -19,8 +19,8 @@ namespace riftco::capi {
 rt_status set_last_error(const char* function, Status status, const char* message) noexcept;
 void clear_last_error() noexcept;
 
-// A call's surroundings: the default floating-point environment, and no cancellation of the host's thread inside the
-// library (it stays pending until the call has returned).
+// A call's surroundings: the default floating-point environment, and no cancellation of the host's thread
+// inside the library (it stays pending until the call has returned).
 class CallScope {
  public:
   CallScope() noexcept { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state_); }
@@ -56,10 +56,12 @@ inline rt_status run_guarded(const char* function, void (*call)(void*), void* co
 // Runs f() and turns what it throws into a status and the thread's last error.
 template <class F>
 rt_status guarded(const char* function, F&& f) noexcept {
-  return run_guarded(function, [](void* context) { (*static_cast<F*>(context))(); }, &f);
+  return run_guarded(
+      function, [](void* context) { (*static_cast<F*>(context))(); }, &f);
 }
 
-// The same for calls that make a handle: f() returns a std::unique_ptr of it. *out is NULL unless the call succeeds.
+// The same for calls that make a handle: f() returns a std::unique_ptr of it. *out is NULL unless the call
+// succeeds.
 template <class H, class F>
 rt_status guarded_create(const char* function, const char* name, H** out, F&& f) noexcept {
   if (out) *out = nullptr;
@@ -69,8 +71,8 @@ rt_status guarded_create(const char* function, const char* name, H** out, F&& f)
   });
 }
 
-// The base of a handle type H, whose H::kKind is its name. Knows a live handle of its type from NULL and, as far as the
-// memory still tells, from another type's or a released one.
+// The base of a handle type H, whose H::kKind is its name. Knows a live handle of its type from NULL and, as
+// far as the memory still tells, from another type's or a released one.
 template <class H>
 class Handle {
  public:
@@ -98,7 +100,8 @@ H& checked(H* handle, const char* name) {
   return *handle;
 }
 
-// An inherited handle leaks in the child: its destructor could wait for locks and threads that exist in the parent only.
+// An inherited handle leaks in the child: its destructor could wait for locks and threads that exist in the
+// parent only.
 template <class H>
 void release(H* handle) noexcept {
   if (!handle || !handle->is_live() || handle->is_inherited()) return;

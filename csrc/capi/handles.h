@@ -1,11 +1,15 @@
-// What the handles of the C ABI hold. Each owns or shares its object, and objects share what they need: any order of release
-// is right.
+// What the handles of the C ABI hold. Each owns or shares its object, and objects share what they need: any
+// order of release is right.
 #pragma once
 #include <memory>
+#include <type_traits>
 
 #include "base/cancel.h"
 #include "capi/guard.h"
-#include "riftco/tokenizer.h"
+#include "model/transformer.h"
+#include "riftco/riftco.h"
+#include "serve/decode_session.h"
+#include "serve/generation.h"
 #include "text/stream_decoder.h"
 #include "text/tokenizer.h"
 
@@ -27,7 +31,42 @@ struct rt_stream_decoder : riftco::capi::Handle<rt_stream_decoder> {
   riftco::StreamDecoder object;
 };
 
+struct rt_model : riftco::capi::Handle<rt_model> {
+  static constexpr char kKind[] = "model";
+  explicit rt_model(std::shared_ptr<const riftco::DecoderOnlyTransformer> model) : object(std::move(model)) {}
+  const std::shared_ptr<const riftco::DecoderOnlyTransformer> object;
+};
+
+struct rt_kv_cache_factory : riftco::capi::Handle<rt_kv_cache_factory> {
+  static constexpr char kKind[] = "cache factory";
+  explicit rt_kv_cache_factory(std::shared_ptr<riftco::KeyValueCacheFactory> factory)
+      : object(std::move(factory)) {}
+  const std::shared_ptr<riftco::KeyValueCacheFactory> object;
+};
+
+struct rt_decode_session : riftco::capi::Handle<rt_decode_session> {
+  static constexpr char kKind[] = "decode session";
+  explicit rt_decode_session(std::unique_ptr<riftco::DecodeSession> session) : object(std::move(session)) {}
+  const std::unique_ptr<riftco::DecodeSession> object;
+};
+
+struct rt_generator : riftco::capi::Handle<rt_generator> {
+  static constexpr char kKind[] = "generator";
+  rt_generator(std::shared_ptr<const riftco::DecoderOnlyTransformer> model,
+               std::shared_ptr<const riftco::Tokenizer> tokenizer,
+               std::shared_ptr<riftco::KeyValueCacheFactory> factory)
+      : object(std::move(model), std::move(tokenizer), std::move(factory)) {}
+  riftco::Generator object;
+};
+
 namespace riftco::capi {
+
+// The object of an optional handle, or null.
+template <class H>
+auto optional_object(H* handle, const char* name) -> std::remove_const_t<decltype(handle->object)> {
+  if (!handle) return nullptr;
+  return checked(handle, name).object;
+}
 
 // The flag of an optional rt_cancel.
 inline const CancelFlag* cancel_flag(const rt_cancel* cancel, const char* name) {

@@ -2,7 +2,7 @@
 
 #include "capi/arguments.h"
 #include "capi/handles.h"
-#include "model/importers/load.h"
+#include "model/load.h"
 
 using namespace riftco;
 using namespace riftco::capi;
@@ -77,7 +77,8 @@ rt_status rt_tokenizer_decode(const rt_tokenizer* tokenizer, const uint32_t* tok
   });
 }
 
-rt_status rt_tokenizer_find(const rt_tokenizer* tokenizer, const char* text, uint64_t text_size, uint32_t* token) {
+rt_status rt_tokenizer_find(const rt_tokenizer* tokenizer, const char* text, uint64_t text_size,
+                            uint32_t* token) {
   return guarded(__func__, [&] {
     const Tokenizer& object = *checked(tokenizer, "tokenizer").object;
     const std::string_view bytes = text_argument(text, text_size, "text");
@@ -94,14 +95,16 @@ rt_status rt_tokenizer_is_special(const rt_tokenizer* tokenizer, uint32_t token,
 
 void rt_tokenizer_release(rt_tokenizer* tokenizer) { release(tokenizer); }
 
-rt_status rt_stream_decoder_create(const rt_tokenizer* tokenizer, uint32_t skip_special, rt_stream_decoder** decoder) {
+rt_status rt_stream_decoder_create(const rt_tokenizer* tokenizer, uint32_t skip_special,
+                                   rt_stream_decoder** decoder) {
   return guarded_create(__func__, "decoder", decoder, [&] {
     const rt_tokenizer& handle = checked(tokenizer, "tokenizer");
     return std::make_unique<rt_stream_decoder>(handle.object, flag_argument(skip_special, "skip_special"));
   });
 }
 
-rt_status rt_stream_decoder_push(rt_stream_decoder* decoder, uint32_t token, const char** text, uint64_t* text_size) {
+rt_status rt_stream_decoder_push(rt_stream_decoder* decoder, uint32_t token, const char** text,
+                                 uint64_t* text_size) {
   return guarded(__func__, [&] {
     StreamDecoder& object = checked(decoder, "decoder").object;
     const char*& data = output_argument(text, "text");

@@ -1,0 +1,162 @@
+#include "riftco/model.h"
+
+#include "base/log.h"
+#include "capi/arguments.h"
+#include "capi/handles.h"
+#include "model/load.h"
+
+using namespace riftco;
+using namespace riftco::capi;
+
+static_assert(RT_POSITION_ROTARY == int32_t(PositionKind::rotary) && RT_NORM_RMS == int32_t(NormKind::rms));
+static_assert(RT_ACTIVATION_GELU_TANH == int32_t(Activation::gelu_tanh));
+static_assert(RT_ACTIVATION_SILU_GATED == int32_t(Activation::silu_gated));
+static_assert(int(RT_BIAS_Q) == int(kBiasQ) && int(RT_BIAS_NORMS) == int(kBiasNorms));
+
+namespace {
+
+constexpr uint32_t kAllBiases = 2 * RT_BIAS_NORMS - 1;
+
+LoadOptions load_options(const rt_model_load_options* given) {
+  const rt_model_load_options options = read_struct(given, rt_model_load_options{}, "options");
+  return {.backend = options.backend, .threads = options.threads};
+}
+
+rt_model_config to_c(const ModelConfig& config) {
+  return {.struct_size = sizeof(rt_model_config),
+          .vocabulary_size = config.vocabulary_size,
+          .maximum_context = config.maximum_context,
+          .layer_count = config.layer_count,
+          .width = config.width,
+          .head_count = config.head_count,
+          .kv_head_count = config.kv_head_count,
+          .head_width = config.head_width,
+          .mlp_width = config.mlp_width,
+          .position = int32_t(config.position),
+          .norm = int32_t(config.norm),
+          .activation = int32_t(config.activation),
+          .biases = config.biases,
+          .tied_head = config.tied_head ? 1u : 0u,
+          .rotary_width = config.rotary_width,
+          .rotary_base = config.rotary_base,
+          .norm_epsilon = config.norm_epsilon};
+}
+
+ModelConfig from_c(const rt_model_config* given) {
+  const rt_model_config config = read_struct(given, to_c(ModelConfig{}), "config");
+  if (config.biases > kAllBiases)
+    fail(Status::invalid_argument, "config.biases is %#x, known bits are %#x", config.biases, kAllBiases);
+  return {.vocabulary_size = config.vocabulary_size,
+          .maximum_context = config.maximum_context,
+          .layer_count = config.layer_count,
+          .width = config.width,
+          .head_count = config.head_count,
+          .kv_head_count = config.kv_head_count,
+          .head_width = config.head_width,
+          .mlp_width = config.mlp_width,
+          .position = choice_argument<PositionKind>(config.position, RT_POSITION_ROTARY, "config.position"),
+          .norm = choice_argument<NormKind>(config.norm, RT_NORM_RMS, "config.norm"),
+          .activation =
+              choice_argument<Activation>(config.activation, RT_ACTIVATION_SILU_GATED, "config.activation"),
+          .biases = config.biases,
+          .tied_head = flag_argument(config.tied_head, "config.tied_head"),
+          .rotary_width = config.rotary_width,
+          .rotary_base = config.rotary_base,
+          .norm_epsilon = config.norm_epsilon};
+}
+
+}  // namespace
+
+rt_status rt_model_load_options_init(rt_model_load_options* options, uint64_t size) {
+  return guarded(__func__, [&] { init_struct(options, size, rt_model_load_options{}, "options"); });
+}
+
+rt_status rt_model_load(const char* path, uint64_t path_size, const rt_model_load_options* options,
+                        rt_model** model) {
+  return guarded_create(__func__, "model", model, [&] {
+    const std::string_view file = text_argument(path, path_size, "path");
+    auto loaded = load_model(file, load_options(options));
+    log(LogLevel::info, "loaded %s: %" PRIu64 " parameters, %zu bytes",
+        quoted(file.data(), file.size()).c_str(), parameter_count(loaded->config()),
+        loaded->weights().bytes());
+    return std::make_unique<rt_model>(std::move(loaded));
+  });
+}
+
+rt_status rt_model_inspect(const char* path, uint64_t path_size, char* json, uint64_t capacity,
+                           uint64_t* required) {
+  return guarded(__func__, [&] {
+    const std::string_view file = text_argument(path, path_size, "path");
+    check_output(json, capacity, required, "json");
+    write_output<char>(inspect_model(file), json, capacity, required, "json");
+  });
+}
+
+rt_status rt_model_config_init(rt_model_config* config, uint64_t size) {
+  return guarded(__func__, [&] { init_struct(config, size, to_c(ModelConfig{}), "config"); });
+}
+
+rt_status rt_model_create(const rt_model_config* config, const rt_tokenizer* tokenizer, uint64_t seed,
+                          const rt_model_load_options* options, rt_model** model) {
+  return guarded_create(__func__, "model", model, [&] {
+    auto tokens = optional_object(tokenizer, "tokenizer");
+    return std::make_unique<rt_model>(
+        create_model(from_c(config), std::move(tokens), seed, load_options(options)));
+  });
+}
+
+rt_status rt_model_save(const rt_model* model, const char* path, uint64_t path_size) {
+  return guarded(__func__, [&] {
+    const DecoderOnlyTransformer& object = *checked(model, "model").object;
+    save_rift(object, text_argument(path, path_size, "path"));
+  });
+}
+
+rt_status rt_model_get_config(const rt_model* model, rt_model_config* config) {
+  return guarded(__func__, [&] {
+    const DecoderOnlyTransformer& object = *checked(model, "model").object;
+    OutputStruct(config, "config").write(to_c(object.config()));
+  });
+}
+
+rt_status rt_model_get_info(const rt_model* model, rt_model_info* info) {
+  return guarded(__func__, [&] {
+    const DecoderOnlyTransformer& object = *checked(model, "model").object;
+    const uint64_t weight_bytes = object.weights().bytes();
+    OutputStruct(info, "info")
+        .write({.struct_size = 0,
+                .backend = int32_t(object.device().backend),
+                .threads = object.threads().threads(),
+                .parameter_count = parameter_count(object.config()),
+                .weight_bytes = weight_bytes,
+                .workspace_bytes = object.memory_bytes() - weight_bytes,
+                .session_count = object.session_count()});
+  });
+}
+
+rt_status rt_model_tokenizer(const rt_model* model, rt_tokenizer** tokenizer) {
+  return guarded_create(__func__, "tokenizer", tokenizer, [&] {
+    const DecoderOnlyTransformer& object = *checked(model, "model").object;
+    if (!object.tokenizer()) fail(Status::invalid_state, "the model has no tokenizer");
+    return std::make_unique<rt_tokenizer>(object.tokenizer());
+  });
+}
+
+rt_status rt_model_logits(const rt_model* model, const uint32_t* tokens, uint64_t token_count,
+                          const rt_cancel* cancel, float* logits, uint64_t capacity, uint64_t* required) {
+  return guarded(__func__, [&] {
+    const auto& object = checked(model, "model").object;
+    const CancelFlag* flag = cancel_flag(cancel, "cancel");
+    const std::span<const uint32_t> ids = array_argument(tokens, token_count, "tokens");
+    check_output(logits, capacity, required, "logits");
+    if (token_count > object->config().maximum_context)
+      fail(Status::context_full, "%" PRIu64 " tokens are more than the maximum context of %u", token_count,
+           object->config().maximum_context);
+    *required = token_count * object->config().vocabulary_size;
+    if (!logits) return;
+    check_capacity(capacity, *required, "logits");
+    sequence_logits(object, ids, flag, {logits, size_t(*required)});
+  });
+}
+
+void rt_model_release(rt_model* model) { release(model); }

@@ -1,0 +1,81 @@
+// A model in memory.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "riftco/model.h"
+#include "riftco_transformer/artifacts/tokenizer.hpp"
+#include "riftco_transformer/core/backend.hpp"
+#include "riftco_transformer/core/cancel.hpp"
+
+namespace riftco_transformer::artifacts {
+
+// Any number of sessions and engines share one; it may be destroyed before them.
+class Model {
+ public:
+  // From a .gguf file, a .rift file or a Hugging Face folder. threads 0: the CPUs that the process may use.
+  explicit Model(std::string_view path, ExecutionBackend backend = ExecutionBackend::Cpu,
+                 std::uint32_t threads = 0) {
+    const rt_model_load_options options = load_options(backend, threads);
+    handle_ = detail::make<Handle>(rt_model_load, path.data(), path.size(), &options);
+  }
+
+  // Random parameters, the same for the same seed on every machine. The defaults of a config:
+  // rt_model_config_init.
+  Model(const rt_model_config& config, const Tokenizer& tokenizer, std::uint64_t seed,
+        ExecutionBackend backend = ExecutionBackend::Cpu, std::uint32_t threads = 0) {
+    const rt_model_load_options options = load_options(backend, threads);
+    handle_ = detail::make<Handle>(rt_model_create, &config, tokenizer.get(), seed, &options);
+  }
+
+  rt_model_config config() const {
+    rt_model_config config{};
+    config.struct_size = sizeof config;
+    detail::check(rt_model_get_config(get(), &config));
+    return config;
+  }
+
+  rt_model_info info() const {
+    rt_model_info info{};
+    info.struct_size = sizeof info;
+    detail::check(rt_model_get_info(get(), &info));
+    return info;
+  }
+
+  // RT_INVALID_STATE where the file has none.
+  Tokenizer tokenizer() const {
+    rt_tokenizer* handle = nullptr;
+    detail::check(rt_model_tokenizer(get(), &handle));
+    return Tokenizer(handle);
+  }
+
+  // Logits of a whole sequence, [tokens.size(), vocabulary_size].
+  std::vector<float> logits(std::span<const std::uint32_t> tokens, const CancelFlag* cancel = nullptr) const {
+    rt_cancel* flag = cancel ? cancel->get() : nullptr;
+    std::uint64_t count = 0;
+    detail::check(rt_model_logits(get(), tokens.data(), tokens.size(), flag, nullptr, 0, &count));
+    std::vector<float> logits(count);
+    detail::check(rt_model_logits(get(), tokens.data(), tokens.size(), flag, logits.data(), count, &count));
+    return logits;
+  }
+
+  // Writes a .rift file: complete or not at all.
+  void save(std::string_view path) const { detail::check(rt_model_save(get(), path.data(), path.size())); }
+
+  rt_model* get() const noexcept { return handle_.get(); }
+
+ private:
+  static rt_model_load_options load_options(ExecutionBackend backend, std::uint32_t threads) {
+    auto options = detail::defaults<rt_model_load_options>(rt_model_load_options_init);
+    options.backend = static_cast<std::int32_t>(backend);
+    options.threads = threads;
+    return options;
+  }
+
+  using Handle = detail::Owned<rt_model, rt_model_release>;
+  Handle handle_;
+};
+
+}  // namespace riftco_transformer::artifacts
