@@ -45,7 +45,7 @@ def pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
 
 
 def tiny_tokenizer(kind: str, vocabulary_size: int) -> tokenizers.Tokenizer:
-    """Byte-level BPE over all 256 bytes, three special tokens first, trained on the SmolLM2 test text."""
+    """Byte-level BPE over all 256 bytes, three special tokens first, trained on tiny_corpus.txt."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizer(kind)
     tokenizer.decoder = decoders.ByteLevel()
@@ -55,7 +55,7 @@ def tiny_tokenizer(kind: str, vocabulary_size: int) -> tokenizers.Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([(HERE / "smollm2" / "text.txt").read_text("utf-8")], trainer)
+    tokenizer.train_from_iterator([(HERE / "tiny_corpus.txt").read_text("utf-8")], trainer)
     assert tokenizer.get_vocab_size() == vocabulary_size
     return tokenizer
 
