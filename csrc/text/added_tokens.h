@@ -1,0 +1,57 @@
+// Finds tokens that stand in the text as they are, like "<|im_end|>": leftmost first, longest first.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "text/regex.h"
+#include "text/vocabulary.h"
+
+namespace riftco {
+
+class AddedTokens {
+ public:
+  // `ids` are added tokens of the vocabulary, which must outlive this. corrupt_data for duplicates.
+  AddedTokens(const Vocabulary& vocabulary, std::vector<uint32_t> ids);
+
+  uint32_t find(std::string_view bytes) const noexcept;  // kNoToken when none has exactly these bytes
+
+  // Cuts `text`, in order, into on_token(id) and on_text(what is between, never empty). A special token found
+  // while `parse_special` is off stays text, and so does whatever it overlaps.
+  template <class OnText, class OnToken>
+  void split(std::string_view text, bool parse_special, const OnText& on_text, const OnToken& on_token) const {
+    size_t done = 0;
+    if (parse_special || has_ordinary_)
+      for (size_t at = 0; at < text.size();) {
+        const uint32_t id = match(text.substr(at));
+        if (id == kNoToken) {
+          at++;
+          continue;
+        }
+        size_t begin = at;
+        at += vocabulary_->bytes(id).size();
+        size_t end = at;
+        if (!accept(id, parse_special, text, done, begin, end)) continue;
+        if (done < begin) on_text(text.substr(done, begin - done));
+        on_token(id);
+        done = end;
+      }
+    if (done < text.size()) on_text(text.substr(done));
+  }
+
+ private:
+  uint32_t match(std::string_view text) const noexcept;
+  // Applies the token's own conditions; widens [begin, end) by the white space that it swallows.
+  bool accept(uint32_t id, bool parse_special, std::string_view text, size_t done, size_t& begin,
+              size_t& end) const;
+
+  const Vocabulary* vocabulary_;
+  std::vector<uint32_t> sorted_;       // by bytes
+  std::array<uint32_t, 257> starts_;   // starts_[b]: the first of sorted_ that begins with byte b or above
+  bool has_ordinary_ = false;          // any that is not special
+  std::optional<Regex> word_;          // present when a token asks for word boundaries
+};
+
+}  // namespace riftco

@@ -1,0 +1,32 @@
+// What the importers share: token names to ids, merges, the special ids.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "text/tokenizer.h"
+
+namespace riftco {
+
+// Looks tokens up by their spelling. Keeps views of spec.tokens, which must not change meanwhile.
+class TokenIndex {
+ public:
+  TokenIndex(const TokenizerSpec& spec, const std::string& where);  // corrupt_data for duplicates
+  const uint32_t* find(std::string_view spelled) const;
+
+  MergePair merge(size_t rank, std::string_view left, std::string_view right) const;
+  MergePair merge(size_t rank, std::string_view both) const;  // "left right"
+
+ private:
+  const std::string& where_;
+  std::unordered_map<std::string_view, uint32_t> ids_;
+};
+
+// Constructs it; messages about contradicting parts say `where`.
+std::shared_ptr<const Tokenizer> make_tokenizer(const char* kind, TokenizerSpec spec, const std::string& where);
+
+void add_end_of_generation(SpecialTokens& special, uint32_t id);  // unless it is there
+
+}  // namespace riftco

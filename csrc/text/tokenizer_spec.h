@@ -1,0 +1,45 @@
+// What a tokenizer is, as plain data: every importer fills one, class Tokenizer checks it.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "text/bpe.h"
+#include "text/pre_tokenizer.h"
+
+namespace riftco {
+
+// One byte of flags per token id.
+enum TokenFlag : uint8_t {
+  kModelToken = 1,        // byte-pair encoding can make it from text
+  kAddedToken = 2,        // found in the text as it stands, before byte-pair encoding
+  kSpecialToken = 4,      // added, and only found where the caller asks for it; left out by decode on request
+  kSingleWord = 8,        // added: not found inside a word
+  kStripLeft = 16,        // added: swallows the white space before it
+  kStripRight = 32,       // added: swallows the white space after it
+  kAfterNormalizer = 64,  // added: searched in a second pass, in what the others left
+};
+
+// Ids that the file declares; absent where it does not.
+struct SpecialTokens {
+  std::optional<uint32_t> bos, eos, unknown, pad;
+  std::vector<uint32_t> end_of_generation;  // eos first, no id twice
+};
+
+struct TokenizerSpec {
+  // By id. Spelled with GPT-2's printable stand-ins for bytes (byte_spelling.h) unless added; always UTF-8.
+  // A token with no flag is never made from text; its bytes are its stand-ins undone where possible.
+  std::vector<std::string> tokens;
+  std::vector<uint8_t> flags;
+  std::vector<MergePair> merges;  // best first
+  std::vector<PreTokenizerStage> stages;
+  bool ignore_merges = false;              // a piece that is a token is that token, whatever the merges say
+  std::optional<uint32_t> missing_byte;    // stands for a byte without a token; such bytes are dropped if absent
+  bool fuse_missing_bytes = false;         // one `missing_byte` for a run of them
+  std::vector<uint32_t> prefix, suffix;    // what EncodeOptions::add_special adds
+  SpecialTokens special;
+  std::string chat_template;  // Jinja source, kept as it is; may be empty
+};
+
+}  // namespace riftco

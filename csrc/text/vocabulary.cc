@@ -1,0 +1,84 @@
+#include "text/vocabulary.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <bit>
+#include <chrono>
+
+#include "base/error.h"
+#include "text/byte_spelling.h"
+#include "text/tokenizer_spec.h"
+#include "text/utf8.h"
+
+namespace riftco {
+
+uint64_t hash_seed() noexcept {
+  static const char where = 0;
+  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+  return (uint64_t(now) ^ uint64_t(reinterpret_cast<uintptr_t>(&where))) * 0x9E3779B97F4A7C15u;
+}
+
+Vocabulary::Vocabulary(const std::vector<std::string>& tokens, std::vector<uint8_t> flags)
+    : seed_(hash_seed()), flags_(std::move(flags)) {
+  const size_t count = tokens.size();
+  if (count == 0 || count > kMaxVocabulary)
+    fail(Status::corrupt_data, "a vocabulary of %zu tokens; 1 to %u are possible", count, kMaxVocabulary);
+  if (flags_.size() != count)
+    fail(Status::corrupt_data, "%zu tokens but flags of %zu", count, flags_.size());
+  size_t total = 0;
+  for (const std::string& token : tokens) total += token.size();
+  if (total > UINT32_MAX) fail(Status::corrupt_data, "the tokens have %zu bytes together", total);
+
+  bytes_.reserve(total);
+  offsets_.reserve(count + 1);
+  offsets_.push_back(0);
+  plain_.resize(count);
+  slots_.assign(std::bit_ceil(2 * count), kNoToken);
+  for (uint32_t id = 0; id < count; id++) add(id, tokens[id]);
+  bytes_.shrink_to_fit();
+}
+
+void Vocabulary::add(uint32_t id, const std::string& token) {
+  const auto name = [&] { return quoted(token); };
+  uint8_t& flags = flags_[id];
+  if (!is_utf8(token)) fail(Status::corrupt_data, "token %u (%s) is not UTF-8", id, name().c_str());
+  if (flags >= 128 || ((flags & ~kModelToken) != 0 && !(flags & kAddedToken)))
+    fail(Status::corrupt_data, "token %u (%s) has the flags %u", id, name().c_str(), flags);
+  if ((flags & kAddedToken) && (token.empty() || token.size() > kMaxAddedTokenBytes))
+    fail(Status::corrupt_data, "added token %u (%s) has %zu bytes; 1 to %zu are possible", id, name().c_str(),
+         token.size(), kMaxAddedTokenBytes);
+
+  const std::optional<std::string> undone = unspell_bytes(token);
+  plain_[id] = (flags & kAddedToken) || !undone;
+  // An added token stands for its text. When its spelling says other bytes, the text wins.
+  if ((flags & kModelToken) && (!undone || undone->empty() || (plain_[id] && *undone != token)))
+    flags &= uint8_t(~kModelToken);
+  bytes_ += plain_[id] ? token : *undone;
+  offsets_.push_back(uint32_t(bytes_.size()));
+  if (!(flags & kModelToken)) return;
+  uint32_t& free_slot = slot(bytes(id));
+  if (free_slot != kNoToken)
+    fail(Status::corrupt_data, "tokens %u and %u are both %s", free_slot, id, name().c_str());
+  free_slot = id;
+}
+
+std::string Vocabulary::spelled(uint32_t id) const {
+  return plain_[id] ? std::string(bytes(id)) : spell_bytes(bytes(id));
+}
+
+uint64_t Vocabulary::hash(std::string_view bytes) const noexcept {
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed_);
+}
+
+uint32_t& Vocabulary::slot(std::string_view wanted) noexcept {
+  size_t at = hash(wanted) & (slots_.size() - 1);
+  while (slots_[at] != kNoToken && bytes(slots_[at]) != wanted) at = (at + 1) & (slots_.size() - 1);
+  return slots_[at];
+}
+
+uint32_t Vocabulary::find_model_token(std::string_view wanted) const noexcept {
+  return const_cast<Vocabulary*>(this)->slot(wanted);
+}
+
+}  // namespace riftco
