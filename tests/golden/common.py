@@ -62,7 +62,7 @@ def tiny_tokenizer(kind: str, vocabulary_size: int) -> tokenizers.Tokenizer:
 
 @torch.no_grad()
 def randomise(model: torch.nn.Module, seed: int) -> None:
-    """Weights that make a wrong reader visible: no zero bias, no unit norm, peaked attention, spread logits."""
+    """Weights that make a wrong reader visible: no bias 0, no norm 1, peaked attention, spread logits."""
     generator = torch.Generator().manual_seed(seed)
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=generator)
@@ -84,18 +84,21 @@ def sequences(vocabulary_size: int, lengths: tuple[int, ...], seed: int) -> list
 
 @torch.no_grad()
 def logits_of(model: torch.nn.Module, ids: np.ndarray) -> np.ndarray:
-    """[T, V] float32 of a float32 model; also checks that float64 agrees and that the model isn't degenerate."""
+    """[T, V] float32 of a float32 model; checks that float64 agrees and that the model isn't degenerate."""
     batch = torch.from_numpy(ids.astype(np.int64))[None]
     model.eval()
-    assert model.config._attn_implementation == "eager" and model.dtype == torch.float32
+    assert model.config._attn_implementation == "eager"
+    assert model.dtype == torch.float32
     out = model(batch, output_attentions=True, use_cache=False)
     logits = out.logits[0].numpy()
-    assert logits.dtype == np.float32 and logits.std(axis=-1).min() > 0.7, logits.std(axis=-1).min()
+    assert logits.dtype == np.float32
+    assert logits.std(axis=-1).min() > 0.7, logits.std(axis=-1).min()
     if len(ids) >= 32:
         late = torch.stack([a[0, :, 16:] for a in out.attentions])  # [layer, head, query, key]
         entropy = -(late * late.clamp_min(1e-30).log()).sum(-1).mean(dim=(1, 2))
         uniform = np.mean([math.log(t + 1) for t in range(16, len(ids))])
-        assert 0.1 * uniform < entropy.min() and entropy.max() < 0.9 * uniform, (entropy, uniform)
+        assert entropy.min() > 0.1 * uniform, (entropy, uniform)
+        assert entropy.max() < 0.9 * uniform, (entropy, uniform)
     model.double()
     difference = np.abs(model(batch, use_cache=False).logits[0].numpy() - logits).max()
     model.float()
@@ -103,13 +106,15 @@ def logits_of(model: torch.nn.Module, ids: np.ndarray) -> np.ndarray:
     return logits
 
 
-def save_golden(path: pathlib.Path, script: str, ids: list[np.ndarray], logits: list[np.ndarray], **more) -> None:
+def save_golden(
+    path: pathlib.Path, script: str, ids: list[np.ndarray], logits: list[np.ndarray], **more
+) -> None:
     """PATH.npz for Python and, with the same numbers, PATH.bin for C++ (layout: see README.md)."""
     arrays = {f"ids_{i}": a for i, a in enumerate(ids)} | {f"logits_{i}": a for i, a in enumerate(logits)}
     np.savez_compressed(path.with_suffix(".npz"), made_by=made_by(script), **arrays, **more)
     with path.with_suffix(".bin").open("wb") as out:
         np.array([len(ids)], "<u4").tofile(out)
-        for a, l in zip(ids, logits, strict=True):
-            np.array(l.shape, "<u4").tofile(out)
+        for a, rows in zip(ids, logits, strict=True):
+            np.array(rows.shape, "<u4").tofile(out)
             a.astype("<u4").tofile(out)
-            l.astype("<f4").tofile(out)
+            rows.astype("<f4").tofile(out)

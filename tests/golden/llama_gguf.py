@@ -31,7 +31,7 @@ def gguf_name(name: str) -> str:
 
 
 def interleave(w: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of each head from half-split rotary order (0..h-1, h..2h-1) to GGUF's pairs (0, h, 1, h+1, ...)."""
+    """Rows of a head from half-split rotary order (0..h-1, h..2h-1) to GGUF's pairs (0, h, 1, h+1, ...)."""
     return w.reshape(heads, 2, -1, w.shape[-1]).swapaxes(1, 2).reshape(w.shape)
 
 

@@ -14,8 +14,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import common  # noqa: E402
-import llama_gguf  # noqa: E402
+import common
+import llama_gguf
 
 SCRIPT = "tests/golden/gguf/make_gguf_goldens.py"
 LENGTHS = (1, 5, 32)
@@ -132,7 +132,7 @@ def make(name: str, folder: pathlib.Path, seed: int) -> None:
 
 
 def make_blocks(folder: pathlib.Path) -> None:
-    """KIND.blocks.bin: raw blocks; KIND.values.bin: the 32 float32 of each. Scales: every edge, then random."""
+    """KIND.blocks.bin: raw blocks; KIND.values.bin: the 32 float32 of each. Scales: edges, then random."""
     rng = np.random.default_rng(2000)
     # 0, smallest and largest subnormal, smallest normal, 1, 1 + epsilon, largest; each with both signs.
     positive = np.array([0x0000, 0x0001, 0x03FF, 0x0400, 0x3C00, 0x3C01, 0x7BFF], "<u2")
@@ -147,7 +147,9 @@ def make_blocks(folder: pathlib.Path) -> None:
         data[::16] = 0x80  # -128, the value without a positive twin; nibbles 0 and 8
         blocks = np.concatenate([np.ascontiguousarray(scales).view(np.uint8), data], axis=1)
         values = gguf.dequantize(blocks, kind)
-        assert values.dtype == np.float32 and np.isfinite(values).all() and values.shape == (len(scales), 32)
+        assert values.dtype == np.float32
+        assert np.isfinite(values).all()
+        assert values.shape == (len(scales), 32)
         blocks.tofile(folder / f"{kind.name.lower()}.blocks.bin")
         values.astype("<f4").tofile(folder / f"{kind.name.lower()}.values.bin")
 

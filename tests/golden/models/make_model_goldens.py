@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Llam
 from transformers.utils import logging
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import common  # noqa: E402
+import common
 
 SCRIPT = "tests/golden/models/make_model_goldens.py"
 LENGTHS = (1, 7, 48)
@@ -55,7 +55,7 @@ def use_hub_names(folder: pathlib.Path) -> None:
 
 
 def use_version_4_layout(folder: pathlib.Path) -> None:
-    """As published Llama folders: rope_theta, rope_scaling and torch_dtype in config.json, merges as strings."""
+    """As published Llama folders: rope_theta, rope_scaling, torch_dtype in config.json; merges as strings."""
     path = folder / "config.json"
     config = json.loads(path.read_text())
     config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
@@ -75,7 +75,9 @@ def use_version_4_layout(folder: pathlib.Path) -> None:
 CASES = {
     "gpt2-tied": (lambda: gpt2(), "gpt-2", 320, {}, None),
     "gpt2-untied": (
-        lambda: gpt2(tie_word_embeddings=False, n_inner=88, activation_function="gelu", layer_norm_epsilon=1e-4),
+        lambda: gpt2(
+            tie_word_embeddings=False, n_inner=88, activation_function="gelu", layer_norm_epsilon=1e-4
+        ),
         "gpt-2", 320, {}, None,
     ),
     "gpt2-hub-names": (lambda: gpt2(n_head=3), "gpt-2", 320, {}, use_hub_names),

@@ -16,8 +16,8 @@ from tokenizers import AddedToken, decoders, models
 from transformers.utils import logging
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import common  # noqa: E402
-import llama_gguf  # noqa: E402
+import common
+import llama_gguf
 
 SCRIPT = "tests/golden/smollm2/make_smollm2_golden.py"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -55,7 +55,7 @@ def encode(tokenizer: tokenizers.Tokenizer, text: str, parse_special: bool) -> n
 
 @torch.no_grad()
 def greedy(model: torch.nn.Module, prompt: np.ndarray, count: int, eos: int) -> tuple[np.ndarray, float]:
-    """New ids (the end of sequence included, if met) and the smallest lead of a chosen token over the next."""
+    """New ids (an end of sequence included) and the smallest lead of a chosen token over the next."""
     ids, lead = prompt.astype(np.int64), np.inf
     for _ in range(count):
         top = model(torch.from_numpy(ids)[None], use_cache=False).logits[0, -1].topk(2)
@@ -73,7 +73,8 @@ def main(path: pathlib.Path, folder: pathlib.Path) -> None:
     tokenizer = tokenizer_of(path)
     text = (folder / "text.txt").read_text("utf-8")
     text_ids = encode(tokenizer, text, False)
-    assert len(text_ids) >= TOKENS and tokenizer.decode(text_ids) == text, len(text_ids)
+    assert len(text_ids) >= TOKENS, len(text_ids)
+    assert tokenizer.decode(text_ids) == text
     ids = text_ids[:TOKENS]
 
     with torch.no_grad():
@@ -82,7 +83,7 @@ def main(path: pathlib.Path, folder: pathlib.Path) -> None:
     top = log_p.topk(TOP, dim=-1)
     rest = torch.ones(TOKENS, dtype=torch.double) - top.values.exp().sum(-1)
     predicted = log_p[torch.arange(TOKENS - 1), torch.from_numpy(ids[1:].astype(np.int64))]
-    print(f"perplexity {float((-predicted.mean()).exp()):.3f}, mass outside the top {TOP} {float(rest.mean()):.4f}")
+    print(f"perplexity {float((-predicted.mean()).exp()):.3f}, mass of the rest {float(rest.mean()):.4f}")
     arrays = {
         "text_ids": text_ids,
         "ids": ids,
@@ -99,7 +100,11 @@ def main(path: pathlib.Path, folder: pathlib.Path) -> None:
         continuation = tokenizer.decode(new, skip_special_tokens=True)
         print(f"{prompt!r} -> {continuation!r} (smallest lead {lead:.3f})")
         arrays |= {f"prompt_{i}": prompt, f"prompt_ids_{i}": prompt_ids, f"parse_special_{i}": parse_special}
-        arrays |= {f"greedy_ids_{i}": new, f"greedy_text_{i}": continuation, f"greedy_lead_{i}": np.float32(lead)}
+        arrays |= {
+            f"greedy_ids_{i}": new,
+            f"greedy_text_{i}": continuation,
+            f"greedy_lead_{i}": np.float32(lead),
+        }
     np.savez_compressed(folder / "golden.npz", made_by=common.made_by(SCRIPT), sha256=SHA256, **arrays)
 
 
