@@ -94,4 +94,11 @@ std::string json_string(std::string_view text) {
   }
 }
 
+std::string json_object(const std::map<std::string, std::string, std::less<>>& members) {
+  std::string text = "{";
+  for (const auto& [key, value] : members) text += json_string(key) + ':' + json_string(value) + ',';
+  if (text.size() > 1) text.pop_back();
+  return text + '}';
+}
+
 }  // namespace riftco

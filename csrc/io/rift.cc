@@ -129,9 +129,9 @@ std::vector<SafetensorsTensor> stored(const std::vector<RiftTensor>& tensors) {
   return list;
 }
 
-// With a checksum of zeros in its place.
+// With the checksum of nothing, which has the length of the right one, in its place.
 SafetensorsMetadata stored(const RiftMetadata& metadata, const std::vector<RiftTensor>& tensors) {
-  nlohmann::json types = nlohmann::json::object();
+  SafetensorsMetadata types;
   for (const RiftTensor& tensor : tensors)
     if (is_quantised(tensor.type)) types[tensor.name] = dtype_info(tensor.type).name;
   SafetensorsMetadata map{{kFormat, format("%u.%u", kMajor, kMinor)},
@@ -140,7 +140,7 @@ SafetensorsMetadata stored(const RiftMetadata& metadata, const std::vector<RiftT
   if (!metadata.tokenizer.empty()) map[kTokenizer] = metadata.tokenizer;
   if (!metadata.stage.empty()) map[kStage] = metadata.stage;
   if (!metadata.parent.empty()) map[kParent] = metadata.parent;
-  if (!types.empty()) map[kTypes] = types.dump();
+  if (!types.empty()) map[kTypes] = json_object(types);
   return map;
 }
 

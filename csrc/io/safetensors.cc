@@ -189,12 +189,7 @@ void check_layout(const std::vector<SafetensorsTensor>& tensors, uint64_t data_b
 std::string header_text(const SafetensorsMetadata& metadata, const std::vector<SafetensorsTensor>& tensors) {
   std::string text(8, '\0');  // the length, filled in at the end
   text += '{';
-  if (!metadata.empty()) {
-    text += "\"__metadata__\":{";
-    for (const auto& [key, value] : metadata) text += json_string(key) + ':' + json_string(value) + ',';
-    text.back() = '}';
-    text += ',';
-  }
+  if (!metadata.empty()) text += json_string(kMetadataKey) + ':' + json_object(metadata) + ',';
   uint64_t offset = 0;
   for (const SafetensorsTensor& tensor : tensors) {
     text += json_string(tensor.name) + ":{\"dtype\":\"" + tensor.dtype + "\",\"shape\":[";
