@@ -1,0 +1,78 @@
+# The targets and what they do: make. Everything lives in .venv/ and build*/ of this folder.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+VENV := .venv/bin
+# Tests and tools use the package as it was built: importing it does not start another build.
+export MESONPY_EDITABLE_SKIP := $(CURDIR)/build
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+CPP_FILES = $(shell git ls-files -co --exclude-standard -- '*.h' '*.hpp' '*.c' '*.cc' '*.cpp')
+MODEL ?= smollm2-135m
+PROMPT ?= The capital of France is
+
+.PHONY: help setup setup-test build build-test demo test check lint sanitize threads oracle bench format clean
+
+help: ## print the targets
+	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+
+setup: ## install what building needs: system packages (apt) and .venv
+	@scripts/setup.sh demo
+
+setup-test: setup
+	@scripts/setup.sh test
+
+build: setup ## build the library and install the Python package into .venv, editable
+	@scripts/build.sh demo
+
+build-test: setup-test
+	@scripts/build.sh test
+
+demo: build ## fetch a real model (98 MB) and answer with it
+	@riftco pull $(MODEL)
+	riftco generate $(MODEL) "$(PROMPT)" --max-new-tokens 32 --temperature 0
+
+test: build-test ## build once and run every test: C++, Python, examples, ABI
+	meson test -C build --no-rebuild --print-errorlogs
+	RIFTCO_PREFIX=$(CURDIR)/build/prefix RIFTCO_WHEEL_DIR=$(CURDIR)/build/wheel pytest -q
+
+check: lint sanitize threads ## sanitizers, formatting, lint, types, include directions
+
+lint: build-test
+	clang-format --dry-run -Werror $(CPP_FILES)
+	python tests/check_includes.py
+	ruff check .
+	ruff format --check .
+	mypy
+
+# Unoptimised enough to be exact about lines, optimised enough to be quick.
+SANITIZED := -Dbuildtype=plain -Doptimization=1 -Db_lundef=false -Db_ndebug=false -Dwerror=false -Dtests=enabled \
+  -Dcpp_args='-g1 -fno-omit-frame-pointer -fno-sanitize-recover=all'
+
+sanitize: setup-test ## unit tests under ASan and UBSan, scalar and the widest instruction set
+	@[ -f build-asan/build.ninja ] || meson setup build-asan -Db_sanitize=address,undefined $(SANITIZED)
+	ninja -C build-asan
+	RIFTCO_CPU_ISA=scalar meson test -C build-asan --no-rebuild --print-errorlogs --timeout-multiplier 4
+	meson test -C build-asan --no-rebuild --print-errorlogs --timeout-multiplier 4
+
+threads: setup-test ## the unit tests that start threads, under TSan
+	@[ -f build-tsan/build.ninja ] || meson setup build-tsan -Db_sanitize=thread $(SANITIZED)
+	ninja -C build-tsan
+	meson test -C build-tsan --no-rebuild --print-errorlogs --timeout-multiplier 4 --test-args='--gtest_filter=*Threads*'
+
+oracle: build-test ## make the golden files again from the packages that own the truth (torch, transformers: gigabytes)
+	python3 -m venv build/oracle
+	build/oracle/bin/pip install -q -r tests/golden/requirements.txt
+	RIFTCO_SMOLLM2_GGUF=$$(riftco pull smollm2-135m --json | python -c 'import json, sys; print(json.load(sys.stdin)["path"])'); \
+	export RIFTCO_SMOLLM2_GGUF; for script in tests/golden/*/make_*.py; do build/oracle/bin/python $$script || exit; done
+	git diff --stat -- tests/golden
+
+bench: build ## speed and memory on this machine
+	python benchmarks/bench.py
+
+format: setup-test ## rewrite the sources in the project's style
+	clang-format -i $(CPP_FILES)
+	ruff check --fix .
+	ruff format .
+
+clean: ## remove what was built; .venv stays
+	rm -rf build build-asan build-tsan
