@@ -48,6 +48,13 @@ GenerationOptions generation_options(const rt_generation_options* given) {
   return chosen;
 }
 
+// A start that fails, for whatever reason, leaves no generation running.
+Generator& idle(rt_generator* generator) {
+  Generator& object = checked(generator, "generator").object;
+  object.drop_running();
+  return object;
+}
+
 }  // namespace
 
 rt_status rt_generation_options_init(rt_generation_options* options, uint64_t size) {
@@ -67,7 +74,7 @@ rt_status rt_generator_create(const rt_model* model, const rt_tokenizer* tokeniz
 rt_status rt_generator_start(rt_generator* generator, const char* prompt, uint64_t prompt_size,
                              const rt_generation_options* options) {
   return guarded(__func__, [&] {
-    Generator& object = checked(generator, "generator").object;
+    Generator& object = idle(generator);
     const std::string_view text = text_argument(prompt, prompt_size, "prompt");
     object.start(text, generation_options(options));
   });
@@ -76,7 +83,7 @@ rt_status rt_generator_start(rt_generator* generator, const char* prompt, uint64
 rt_status rt_generator_start_tokens(rt_generator* generator, const uint32_t* tokens, uint64_t token_count,
                                     const rt_generation_options* options) {
   return guarded(__func__, [&] {
-    Generator& object = checked(generator, "generator").object;
+    Generator& object = idle(generator);
     const std::span<const uint32_t> ids = array_argument(tokens, token_count, "tokens");
     object.start_tokens(ids, generation_options(options));
   });

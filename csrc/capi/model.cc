@@ -15,8 +15,6 @@ static_assert(int(RT_BIAS_Q) == int(kBiasQ) && int(RT_BIAS_NORMS) == int(kBiasNo
 
 namespace {
 
-constexpr uint32_t kAllBiases = 2 * RT_BIAS_NORMS - 1;
-
 LoadOptions load_options(const rt_model_load_options* given) {
   const rt_model_load_options options = read_struct(given, rt_model_load_options{}, "options");
   return {.backend = options.backend, .threads = options.threads};
@@ -44,8 +42,6 @@ rt_model_config to_c(const ModelConfig& config) {
 
 ModelConfig from_c(const rt_model_config* given) {
   const rt_model_config config = read_struct(given, to_c(ModelConfig{}), "config");
-  if (config.biases > kAllBiases)
-    fail(Status::invalid_argument, "config.biases is %#x, known bits are %#x", config.biases, kAllBiases);
   return {.vocabulary_size = config.vocabulary_size,
           .maximum_context = config.maximum_context,
           .layer_count = config.layer_count,

@@ -40,6 +40,10 @@ rt_decode_session_options session_defaults() {
           .cancel = nullptr};
 }
 
+void check_tokens(const DecodeSession& session, std::span<const uint32_t> tokens) {
+  for (uint32_t token : tokens) session.model().check_token(token);
+}
+
 // A step writes logits or nothing: no size query.
 void check_logits(uint64_t rows, const DecodeSession& session, const float* logits, uint64_t capacity,
                   uint64_t* required) {
@@ -111,7 +115,7 @@ rt_status rt_decode_session_step(rt_decode_session* session, uint32_t token, flo
                                  uint64_t* required) {
   return guarded(__func__, [&] {
     DecodeSession& object = *checked(session, "session").object;
-    object.model().check_token(token);
+    check_tokens(object, {&token, 1});
     check_logits(1, object, logits, capacity, required);
     object.step(token, {logits, size_t(*required)});
   });
@@ -122,6 +126,7 @@ rt_status rt_decode_session_prefill(rt_decode_session* session, const uint32_t* 
   return guarded(__func__, [&] {
     DecodeSession& object = *checked(session, "session").object;
     const std::span<const uint32_t> ids = array_argument(tokens, token_count, "tokens");
+    check_tokens(object, ids);
     check_logits(1, object, logits, capacity, required);
     object.prefill(ids, {logits, size_t(*required)});
   });
@@ -140,6 +145,7 @@ rt_status rt_decode_session_step_many(rt_decode_session* const* sessions, const 
       objects.push_back(checked(handle, name).object.get());
     }
     const std::span<const uint32_t> ids = array_argument(tokens, count, "tokens");
+    check_tokens(*objects[0], ids);
     check_logits(count, *objects[0], logits, capacity, required);
     DecodeSession::step_many(objects, ids, {logits, size_t(*required)});
   });

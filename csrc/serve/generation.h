@@ -72,6 +72,7 @@ class Generator {
   // Begins a generation; one that was running is dropped. On failure none is running.
   void start(std::string_view prompt, const GenerationOptions& options);
   void start_tokens(std::span<const uint32_t> tokens, const GenerationOptions& options);
+  void drop_running() noexcept;
 
   // Samples one token. The token of the call before is decoded here or in logits(), the last one of a generation never.
   // invalid_state unless a generation is running. A failure loses nothing: the next call goes on.
@@ -86,7 +87,6 @@ class Generator {
   void begin(std::vector<uint32_t> prompt, const GenerationOptions& options);
   void adopt(const GenerationOptions& options);
   void load_prompt(std::vector<uint32_t> prompt);
-  void drop_running() noexcept;
   void require_running() const;
   void decode_pending();
   Finish finish_by_token(uint32_t token) const noexcept;
