@@ -1,0 +1,240 @@
+"""The command line `riftco`.
+
+Exit codes: 0 done; 1 it failed, and one line on stderr says why; 2 wrong usage; 130 Ctrl-C; 141 the reader
+of the output has gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import sys
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from . import __version__
+from .artifacts import ModelBundle
+from .errors import RiftcoError
+from .pull import MODELS, cached_path, pull, resolve
+from .serving import GenerationResult, GenerationStats, TextGenerator
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+
+
+class Backend(str, Enum):
+    """Back ends by name."""
+
+    cpu = "cpu"
+    metal = "metal"
+    cuda = "cuda"
+    tpu = "tpu"
+
+
+class Cache(str, Enum):
+    """Kinds of key/value cache by name."""
+
+    paged = "paged"
+    contiguous = "contiguous"
+
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="A .gguf or .rift file, a Hugging Face folder, or a pulled name."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        _write(f"riftco {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def riftco(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Load a language model, look into it, generate text with it."""
+
+
+@app.command("generate")
+def generate_command(
+    model: ModelArgument,
+    prompt: Annotated[
+        str,
+        typer.Argument(help="What to go on with; without it, or '-': stdin, less a final newline."),
+    ] = "-",
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Stop after this many tokens.")] = 256,
+    temperature: Annotated[float, typer.Option(help="0: always the most likely token.")] = 0.0,
+    top_k: Annotated[int, typer.Option(min=0, help="Choose among the K most likely tokens; 0: all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Choose among the most likely that together have P.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="Choose among those P times as likely as the best.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Text that ends the output; may be repeated.")
+    ] = None,
+    parse_special: Annotated[
+        bool, typer.Option("--parse-special", help="Read special tokens written in the prompt as such.")
+    ] = False,
+    backend: Annotated[Backend, typer.Option(help="Where to run.")] = Backend.cpu,
+    threads: Annotated[int, typer.Option(min=0, help="0: the CPUs that the process may use.")] = 0,
+    cache: Annotated[Cache, typer.Option(help="Kind of key/value cache.")] = Cache.paged,
+    block_size: Annotated[int, typer.Option(min=1, help="Tokens per page of a paged cache.")] = 16,
+    as_json: JsonOption = False,
+) -> None:
+    """Print how a model goes on with a prompt: the text alone on stdout, statistics on stderr."""
+    text: str | bytes = prompt
+    if prompt == "-":
+        text = sys.stdin.buffer.read().removesuffix(b"\n")
+    streaming = sys.stdout.isatty() and not as_json
+    with ModelBundle.load(resolve(model)).instantiate(backend.value, threads) as runtime:
+        generator = TextGenerator(runtime.model, kv_cache=cache.value, kv_cache_block_size=block_size)
+        stream = generator.stream(
+            text,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seed=seed,
+            stop=stop or (),
+            parse_special=parse_special,
+        )
+        try:
+            for piece in stream:
+                if streaming:
+                    _write(piece)
+        finally:
+            if streaming:
+                _write("\n")
+    if as_json:
+        _write_json(_result_document(stream.result))
+    elif not streaming:
+        _write(stream.result.text + "\n")
+    _note(_statistics(stream.result.stats, stream.result.finish_reason))
+
+
+@app.command("pull")
+def pull_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of: {', '.join(MODELS)}.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch a model into the cache, unless it is there, and print its path.
+
+    The cache is RIFTCO_CACHE, else riftco/ in XDG_CACHE_HOME, else ~/.cache/riftco.
+    """
+    console = Console(stderr=True)
+    if console.is_terminal and name in MODELS and not cached_path(name).exists():
+        with console.status(f"Fetching {name}, {MODELS[name].size / 1e6:.0f} MB"):
+            path = pull(name)
+    else:
+        path = pull(name)
+    if as_json:
+        _write_json({"path": str(path)})
+    else:
+        _write(f"{path}\n")
+
+
+@app.command("inspect")
+def inspect_command(model: ModelArgument, as_json: JsonOption = False) -> None:
+    """Print what a model file holds: config, tensors, tokenizer, and an estimate of the memory it takes."""
+    bundle = ModelBundle.load(resolve(model))
+    if as_json:
+        _write_json(bundle.info)
+        return
+    from .inspect_view import render
+
+    _write(render(bundle))
+
+
+def _result_document(result: GenerationResult) -> dict[str, Any]:
+    stats = dataclasses.asdict(result.stats)
+    stats["prefill_tokens_per_second"] = result.stats.prefill_tokens_per_second
+    stats["decode_tokens_per_second"] = result.stats.decode_tokens_per_second
+    return {
+        "text": result.text,
+        "tokens": result.tokens,
+        "log_probabilities": result.log_probabilities,
+        "finish_reason": result.finish_reason,
+        "stats": stats,
+    }
+
+
+def _statistics(stats: GenerationStats, finish_reason: str) -> str:
+    rollovers = f", {stats.rollovers} rollovers" if stats.rollovers else ""
+    return (
+        f"prompt: {stats.prompt_tokens} tokens, {stats.prefill_tokens_per_second:.0f} tok/s; "
+        f"new: {stats.new_tokens} tokens, {stats.decode_tokens_per_second:.0f} tok/s{rollovers}; "
+        f"finished: {finish_reason}"
+    )
+
+
+def _write(text: str) -> None:
+    """UTF-8 on stdout, whatever the locale says."""
+    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+    sys.stdout.buffer.flush()
+
+
+def _write_json(document: object) -> None:
+    _write(json.dumps(document, ensure_ascii=False) + "\n")
+
+
+def _note(line: str) -> None:
+    """One line on stderr, without control characters of file names and such."""
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+    sys.stderr.buffer.write(f"{line}\n".encode("utf-8", "replace"))
+    sys.stderr.buffer.flush()
+
+
+def _fail(code: int, message: str, as_json: bool) -> int:
+    if as_json:
+        _write_json({"error": message})
+    _note(f"riftco: {message}")
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    as_json = "--json" in options
+    try:
+        code = app(arguments, prog_name="riftco", standalone_mode=False)
+    except typer.TyperException as error:
+        return _fail(error.exit_code, error.format_message(), as_json)
+    except RiftcoError as error:
+        return _fail(1, str(error), as_json)
+    except UnicodeError as error:
+        return _fail(1, f"an argument is not UTF-8: {error}", as_json)
+    except MemoryError:
+        return _fail(1, "out of memory", as_json)
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        return _fail(1, str(error), as_json)
+    if code == 130:  # how typer reports Ctrl-C
+        return _fail(130, "interrupted", as_json)
+    return code if isinstance(code, int) else 0
+
+
+def main() -> None:
+    """Run `riftco` with the arguments of the process and exit."""
+    sys.stdin, sys.stdout, sys.stderr = (  # a closed one is None
+        stream or open(os.devnull, mode)  # noqa: SIM115
+        for stream, mode in ((sys.stdin, "r"), (sys.stdout, "w"), (sys.stderr, "w"))
+    )
+    try:
+        code = _run(sys.argv[1:])
+    except BrokenPipeError:
+        code = 141
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush has no error
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)

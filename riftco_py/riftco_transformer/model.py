@@ -1,0 +1,259 @@
+"""Models: weights and config, ready to decode with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from ._native import (
+    UINT32_MAX,
+    UINT64_MAX,
+    FloatArray,
+    Handle,
+    Path,
+    Tokens,
+    check,
+    choice,
+    create,
+    ffi,
+    float_output,
+    float_pointer,
+    instance,
+    integer,
+    lib,
+    options,
+    output,
+    path_bytes,
+    real,
+    token_array,
+    token_pointer,
+)
+from .cancel import CancelFlag, interruptible
+from .errors import InvalidArgumentError
+from .kv_cache import CACHE_KINDS, KvCacheFactory
+from .session import DecodeSession
+from .tokenizer import Tokenizer
+
+BACKENDS: dict[str, int] = {
+    "cpu": lib.RT_BACKEND_CPU,
+    "metal": lib.RT_BACKEND_METAL,
+    "cuda": lib.RT_BACKEND_CUDA,
+    "tpu": lib.RT_BACKEND_TPU,
+}
+_CHOICES: dict[str, dict[str, int]] = {
+    "position": {"learned": lib.RT_POSITION_LEARNED, "rotary": lib.RT_POSITION_ROTARY},
+    "norm": {"layer": lib.RT_NORM_LAYER, "rms": lib.RT_NORM_RMS},
+    "activation": {
+        "gelu-erf": lib.RT_ACTIVATION_GELU_ERF,
+        "gelu-tanh": lib.RT_ACTIVATION_GELU_TANH,
+        "silu-gated": lib.RT_ACTIVATION_SILU_GATED,
+    },
+}
+_BIASES: dict[str, int] = {
+    name: getattr(lib, f"RT_BIAS_{name.upper()}")
+    for name in ("q", "k", "v", "o", "up", "gate", "down", "head", "norms")
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The geometry of a model. The defaults are those of the native family: pre-LN, erf GELU, biases
+    everywhere, untied head, learned positions."""
+
+    vocabulary_size: int = 256
+    maximum_context: int = 256
+    """Positions."""
+    layer_count: int = 4
+    width: int = 128
+    head_count: int = 4
+    kv_head_count: int = 4
+    """Divides head_count."""
+    head_width: int = 32
+    mlp_width: int = 512
+    position: str = "learned"
+    """"learned" or "rotary"."""
+    norm: str = "layer"
+    """"layer" or "rms"."""
+    activation: str = "gelu-erf"
+    """"gelu-erf", "gelu-tanh" or "silu-gated"."""
+    biases: frozenset[str] = field(default=frozenset({"q", "k", "v", "o", "up", "down", "head", "norms"}))
+    """Projections that have a bias: of q, k, v, o, up, gate, down, head, norms."""
+    tied_head: bool = False
+    """Whether the output head is the token embedding."""
+    rotary_width: int = 0
+    """Rotated dimensions of a head, even; 0 with learned positions."""
+    rotary_base: float = 10000.0
+    norm_epsilon: float = 1e-5
+
+    def _to_native(self) -> Any:
+        struct = options("rt_model_config")
+        for item in fields(self):
+            name, value = item.name, getattr(self, item.name)
+            if name in _CHOICES:
+                number: int | float = choice(value, name, _CHOICES[name])
+            elif name == "biases":
+                number = sum(choice(bias, "a bias", _BIASES) for bias in frozenset(value))
+            elif name in ("rotary_base", "norm_epsilon"):
+                number = real(value, name)
+            elif name == "tied_head":
+                number = int(instance(value, name, bool))
+            else:
+                number = integer(value, name, UINT32_MAX)
+            setattr(struct, name, number)
+        return struct
+
+    @classmethod
+    def _from_native(cls, struct: Any) -> ModelConfig:
+        values: dict[str, Any] = {item.name: getattr(struct, item.name) for item in fields(cls)}
+        for name, names in _CHOICES.items():
+            values[name] = next(text for text, number in names.items() if number == values[name])
+        values["biases"] = frozenset(name for name, bit in _BIASES.items() if struct.biases & bit)
+        values["tied_head"] = bool(struct.tied_head)
+        return cls(**values)
+
+
+class ModelInfo(NamedTuple):
+    """Where a model runs and what it takes."""
+
+    backend: str
+    threads: int
+    """Threads that share a step, the caller included."""
+    parameter_count: int
+    weight_bytes: int
+    """Packed weights in memory."""
+    workspace_bytes: int
+    """Activation memory reserved by sessions and steps so far."""
+    session_count: int
+    """Decode sessions alive."""
+
+
+def _load_options(backend: str, threads: int) -> Any:
+    settings = options("rt_model_load_options")
+    settings.backend = choice(backend, "backend", BACKENDS)
+    settings.threads = integer(threads, "threads", UINT32_MAX)
+    return settings
+
+
+class Model(Handle):
+    """A model on a device. Safe from any thread; made by `ModelBundle.instantiate` or `Model.create`."""
+
+    __slots__ = ("_config",)
+    _kind = "model"
+    _release = "rt_model_release"
+
+    def __init__(self, native: Any) -> None:
+        """Not called directly."""
+        super().__init__(native)
+        struct = output("rt_model_config")
+        check(lib.rt_model_get_config(self._pointer(), struct))
+        self._config = ModelConfig._from_native(struct)
+
+    @classmethod
+    def load(cls, path: Path, backend: str = "cpu", threads: int = 0) -> Model:
+        """From a .gguf file, a .rift file or a Hugging Face folder. threads: 0 for the CPUs that the
+        process may use."""
+        name, settings = path_bytes(path), _load_options(backend, threads)
+        return cls(interruptible(lambda: create(lib.rt_model_load, "rt_model", name, len(name), settings)))
+
+    @classmethod
+    def create(
+        cls,
+        config: ModelConfig | None = None,
+        seed: int = 0,
+        *,
+        tokenizer: Tokenizer | None = None,
+        backend: str = "cpu",
+        threads: int = 0,
+    ) -> Model:
+        """A model with random float32 parameters (normal, deviation 0.02; norms one, biases zero), the
+        same for the same seed on every machine."""
+        geometry = instance(config, "config", ModelConfig)._to_native() if config is not None else ffi.NULL
+        text = instance(tokenizer, "tokenizer", Tokenizer)._pointer() if tokenizer is not None else ffi.NULL
+        number, settings = integer(seed, "seed"), _load_options(backend, threads)
+        return cls(
+            interruptible(lambda: create(lib.rt_model_create, "rt_model", geometry, text, number, settings))
+        )
+
+    @property
+    def config(self) -> ModelConfig:
+        """The geometry."""
+        return self._config
+
+    @property
+    def info(self) -> ModelInfo:
+        """Back end, threads, memory and sessions now."""
+        struct = output("rt_model_info")
+        check(lib.rt_model_get_info(self._pointer(), struct))
+        names = {number: name for name, number in BACKENDS.items()}
+        return ModelInfo(
+            names.get(struct.backend, "unknown"),
+            struct.threads,
+            struct.parameter_count,
+            struct.weight_bytes,
+            struct.workspace_bytes,
+            struct.session_count,
+        )
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model's file; `InvalidStateError` where it has none."""
+        return Tokenizer(create(lib.rt_model_tokenizer, "rt_tokenizer", self._pointer()))
+
+    def decode_session(
+        self,
+        cache: str = "paged",
+        block_size: int = 16,
+        maximum_context: int = 0,
+        factory: KvCacheFactory | None = None,
+    ) -> DecodeSession:
+        """A new, empty sequence.
+
+        cache: "paged", in pages of block_size tokens, or "contiguous". maximum_context: the longest
+        sequence, 0 for the model's. factory: takes the cache from there; then cache and block_size are the
+        factory's, or left alone.
+        """
+        cancel = CancelFlag()
+        settings = options("rt_decode_session_options")
+        settings.kind = choice(cache, "cache", CACHE_KINDS)
+        settings.block_size = integer(block_size, "block_size", UINT64_MAX)
+        settings.maximum_context = integer(maximum_context, "maximum_context")
+        settings.cancel = cancel._pointer()
+        source = None if factory is None else instance(factory, "factory", KvCacheFactory)._pointer()
+        settings.factory = ffi.NULL if source is None else source
+        native = create(lib.rt_model_decode_session_create, "rt_decode_session", self._pointer(), settings)
+        return DecodeSession(native, self._config.vocabulary_size, cancel)
+
+    def logits(self, tokens: Tokens, out: FloatArray | None = None) -> FloatArray:
+        """The logits after each token of a sequence of at most maximum_context: float32 [T,
+        vocabulary_size], bit for bit those of decoding it token by token."""
+        native = self._pointer()
+        ids = token_array(tokens)
+        if len(ids) > self._config.maximum_context:  # before an array of that size is made
+            raise InvalidArgumentError(
+                f"{len(ids)} tokens are more than the maximum context of {self._config.maximum_context}"
+            )
+        logits = float_output(out, (len(ids), self._config.vocabulary_size))
+        cancel, required = CancelFlag(), ffi.new("uint64_t *")
+
+        def call() -> None:
+            check(
+                lib.rt_model_logits(
+                    native,
+                    token_pointer(ids),
+                    len(ids),
+                    cancel._pointer(),
+                    float_pointer(logits),
+                    logits.size,
+                    required,
+                )
+            )
+
+        interruptible(call, cancel)
+        return logits
+
+    def save(self, path: Path) -> None:
+        """Writes a .rift file: complete or not at all."""
+        native, name = self._pointer(), path_bytes(path)
+        interruptible(lambda: check(lib.rt_model_save(native, name, len(name))))
+
+    def __repr__(self) -> str:
+        return "Model(closed)" if self.closed else f"Model({self._config!r})"

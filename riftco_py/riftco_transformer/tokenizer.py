@@ -1,0 +1,204 @@
+"""Text to token ids and back."""
+
+from __future__ import annotations
+
+import codecs
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ._native import (
+    NO_TOKEN,
+    Handle,
+    Path,
+    Text,
+    Tokens,
+    check,
+    create,
+    ffi,
+    flag,
+    lib,
+    options,
+    output,
+    path_bytes,
+    text_bytes,
+    token_array,
+    token_id,
+    token_pointer,
+)
+from .cancel import CancelFlag, interruptible
+
+_KINDS = {0: "byte", 1: "bpe"}
+
+
+def _optional(token: int) -> int | None:
+    return None if token == NO_TOKEN else token
+
+
+class Tokenizer(Handle):
+    """A tokenizer: immutable, safe to use from any number of threads at once."""
+
+    __slots__ = ("_info",)
+    _kind = "tokenizer"
+    _release = "rt_tokenizer_release"
+
+    def __init__(self, native: Any) -> None:
+        """Not called directly: see `load`, `byte` and `Runtime.tokenizer`."""
+        super().__init__(native)
+        info = output("rt_tokenizer_info")
+        check(lib.rt_tokenizer_get_info(self._pointer(), info))
+        self._info = info
+
+    @classmethod
+    def load(cls, path: Path) -> Tokenizer:
+        """From a tokenizer.json, a .gguf, a .rift or a folder with a tokenizer.json."""
+        name = path_bytes(path)
+        return cls(interruptible(lambda: create(lib.rt_tokenizer_load, "rt_tokenizer", name, len(name))))
+
+    @classmethod
+    def byte(cls) -> Tokenizer:
+        """The byte tokenizer: 256 ids, no special token."""
+        return cls(create(lib.rt_tokenizer_create_byte, "rt_tokenizer"))
+
+    @property
+    def kind(self) -> str:
+        """ "byte" or "bpe"."""
+        return _KINDS[self._info.kind]
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Ids are below this."""
+        return int(self._info.vocabulary_size)
+
+    @property
+    def bos_token(self) -> int | None:
+        """The token that begins a text."""
+        return _optional(self._info.bos_token)
+
+    @property
+    def eos_token(self) -> int | None:
+        """The first token that ends a generation."""
+        return _optional(self._info.eos_token)
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether the file says that prompts begin with the BOS token."""
+        return bool(self._info.adds_bos)
+
+    def encode(
+        self, text: Text, *, add_special: bool = False, parse_special: bool = False, strict: bool = False
+    ) -> list[int]:
+        """The token ids of a text, or of any bytes.
+
+        add_special: add what the file says surrounds a prompt (BOS). parse_special: read the text of
+        special tokens in the input as those tokens. strict: a byte without any token is an
+        `InvalidArgumentError` instead of being left out.
+        """
+        data = text_bytes(text, "text")
+        cancel = CancelFlag()
+        settings = options("rt_encode_options")
+        settings.add_special = flag(add_special, "add_special")
+        settings.parse_special = flag(parse_special, "parse_special")
+        settings.strict = flag(strict, "strict")
+        settings.cancel = cancel._pointer()
+        native = self._pointer()
+        required = ffi.new("uint64_t *")
+
+        def call() -> list[int]:
+            capacity = len(data) + 16  # a token is at least a byte, but for those around the prompt
+            while True:
+                tokens = np.empty(capacity, dtype=np.uint32)
+                status = lib.rt_tokenizer_encode(
+                    native, data, len(data), settings, token_pointer(tokens), capacity, required
+                )
+                if status != lib.RT_BUFFER_TOO_SMALL:
+                    check(status)
+                    ids: list[int] = tokens[: required[0]].tolist()
+                    return ids
+                capacity = required[0]
+
+        # Short texts are done before a thread could be told of them.
+        return call() if len(data) <= 4096 else interruptible(call, cancel)
+
+    def decode(self, tokens: Tokens, *, skip_special: bool = False) -> str:
+        """The text of token ids; what is not valid UTF-8 becomes U+FFFD. `OutOfRangeError` for an id
+        that does not exist."""
+        return self.decode_bytes(tokens, skip_special=skip_special).decode("utf-8", "replace")
+
+    def decode_bytes(self, tokens: Tokens, *, skip_special: bool = False) -> bytes:
+        """The exact bytes of token ids."""
+        ids = token_array(tokens)
+        skip = flag(skip_special, "skip_special")
+        required = ffi.new("uint64_t *")
+        native = self._pointer()
+        capacity = 8 * len(ids) + 16
+        while True:
+            text = ffi.new("char[]", capacity)
+            status = lib.rt_tokenizer_decode(
+                native, token_pointer(ids), len(ids), skip, text, capacity, required
+            )
+            if status != lib.RT_BUFFER_TOO_SMALL:
+                check(status)
+                return bytes(ffi.buffer(text, required[0]))
+            capacity = required[0]
+
+    def find(self, text: Text) -> int | None:
+        """The id whose text is exactly this, special tokens included; None where there is none."""
+        data = text_bytes(text, "text")
+        token = ffi.new("uint32_t *")
+        check(lib.rt_tokenizer_find(self._pointer(), data, len(data), token))
+        return _optional(token[0])
+
+    def is_special(self, token: int) -> bool:
+        """Whether a token is a special (control) token."""
+        special = ffi.new("uint32_t *")
+        check(lib.rt_tokenizer_is_special(self._pointer(), token_id(token), special))
+        return bool(special[0])
+
+    def stream_decoder(self, *, skip_special: bool = False) -> StreamDecoder:
+        """A decoder for tokens that come one by one."""
+        skip = flag(skip_special, "skip_special")
+        return StreamDecoder(create(lib.rt_stream_decoder_create, "rt_stream_decoder", self._pointer(), skip))
+
+    def __len__(self) -> int:
+        return self.vocabulary_size
+
+    def __repr__(self) -> str:
+        return f"Tokenizer(kind={self.kind!r}, vocabulary_size={self.vocabulary_size})"
+
+
+class StreamDecoder(Handle):
+    """Turns tokens that come one by one into text that never ends inside a UTF-8 character."""
+
+    __slots__ = ("_lock", "_text")
+    _kind = "stream decoder"
+    _release = "rt_stream_decoder_release"
+
+    def __init__(self, native: Any) -> None:
+        """Not called directly: see `Tokenizer.stream_decoder`."""
+        super().__init__(native)
+        self._text = text_decoder()
+        self._lock = threading.RLock()
+
+    def push(self, token: int) -> str:
+        """Takes one token and returns the text that became complete, perhaps none."""
+        return self._call(lib.rt_stream_decoder_push, token_id(token))
+
+    def flush(self) -> str:
+        """Returns what was held back, incomplete characters as U+FFFD, and starts anew."""
+        return self._call(lib.rt_stream_decoder_flush)
+
+    def _call(self, function: Callable[..., int], *token: int) -> str:
+        data, size = ffi.new("char **"), ffi.new("uint64_t *")
+        with self._lock:
+            check(function(self._pointer(), *token, data, size))
+            text = bytes(ffi.buffer(data[0], size[0])) if size[0] else b""
+            return self._text.decode(text, final=not token)
+
+
+def text_decoder() -> codecs.IncrementalDecoder:
+    """Of bytes that come in pieces: the pieces of text together are bytes.decode("utf-8", "replace") of
+    all of them."""
+    return codecs.getincrementaldecoder("utf-8")("replace")
