@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from importlib import resources
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from ._riftco_cffi import ffi as ffi
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 TokenArray: TypeAlias = npt.NDArray[np.uint32]
-Tokens: TypeAlias = "Iterable[int | np.integer[Any]] | npt.NDArray[np.integer[Any]]"
+Tokens: TypeAlias = "Iterable[SupportsIndex] | npt.NDArray[np.integer[Any]]"
 Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 Text: TypeAlias = "str | bytes | bytearray | memoryview"
 K = TypeVar("K")

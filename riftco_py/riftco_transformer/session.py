@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, SupportsIndex
 
 from ._native import (
     FloatArray,
@@ -47,16 +47,16 @@ class DecodeSession(Handle):
         self._vocabulary_size = vocabulary_size
         self._lock = threading.RLock()
 
-    def step(self, token: int, out: FloatArray | None = None) -> FloatArray:
+    def step(self, token: SupportsIndex, out: FloatArray | None = None) -> FloatArray:
         """Decodes one token and returns the logits of the next: float32 [vocabulary_size], a fresh array
         or `out`."""
-        token = token_id(token)
+        number = token_id(token)
         logits = float_output(out, (self._vocabulary_size,))
         required = ffi.new("uint64_t *")
         with self._lock:
             check(
                 lib.rt_decode_session_step(
-                    self._pointer(), token, float_pointer(logits), self._vocabulary_size, required
+                    self._pointer(), number, float_pointer(logits), self._vocabulary_size, required
                 )
             )
         return logits
@@ -92,7 +92,7 @@ class DecodeSession(Handle):
         with self._lock:
             check(lib.rt_decode_session_reset(self._pointer()))
 
-    def truncate(self, new_size: int) -> None:
+    def truncate(self, new_size: SupportsIndex) -> None:
         """Forgets all but the first new_size tokens; `OutOfRangeError` above `size`."""
         size = integer(new_size, "new_size")
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -151,7 +151,7 @@ class Tokenizer(Handle):
         check(lib.rt_tokenizer_find(self._pointer(), data, len(data), token))
         return _optional(token[0])
 
-    def is_special(self, token: int) -> bool:
+    def is_special(self, token: SupportsIndex) -> bool:
         """Whether a token is a special (control) token."""
         special = ffi.new("uint32_t *")
         check(lib.rt_tokenizer_is_special(self._pointer(), token_id(token), special))
@@ -182,7 +182,7 @@ class StreamDecoder(Handle):
         self._text = text_decoder()
         self._lock = threading.RLock()
 
-    def push(self, token: int) -> str:
+    def push(self, token: SupportsIndex) -> str:
         """Takes one token and returns the text that became complete, perhaps none."""
         return self._call(lib.rt_stream_decoder_push, token_id(token))
 
@@ -190,7 +190,7 @@ class StreamDecoder(Handle):
         """Returns what was held back, incomplete characters as U+FFFD, and starts anew."""
         return self._call(lib.rt_stream_decoder_flush)
 
-    def _call(self, function: Callable[..., int], *token: int) -> str:
+    def _call(self, function: Callable[..., int], *token: SupportsIndex) -> str:
         data, size = ffi.new("char **"), ffi.new("uint64_t *")
         with self._lock:
             check(function(self._pointer(), *token, data, size))

@@ -1,0 +1,232 @@
+"""The command line, as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from riftco_transformer.artifacts import ModelBundle
+from riftco_transformer.serving import TextGenerator
+
+RIFTCO = [sys.executable, "-m", "riftco_transformer"]
+
+
+def riftco(*arguments: object, prompt: bytes = b"", **environment: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr."""
+    result = subprocess.run(
+        [*RIFTCO, *map(str, arguments)],
+        input=prompt,
+        capture_output=True,
+        timeout=120,
+        env={**os.environ, "LC_ALL": "C", **environment},
+    )
+    return result.returncode, result.stdout.decode(), result.stderr.decode()
+
+
+def document(out: str) -> Any:
+    """The one JSON document on stdout."""
+    assert out.count("\n") == 1
+    return json.loads(out)
+
+
+@pytest.fixture(scope="module")
+def expected(rift_path: Path) -> str:
+    with ModelBundle.load(rift_path).instantiate() as runtime:
+        return TextGenerator(runtime.model).generate("Tensor:", max_new_tokens=8).text
+
+
+def test_text_alone_on_stdout(rift_path: Path, expected: str) -> None:
+    code, out, err = riftco("generate", rift_path, "Tensor:", "--max-new-tokens", 8, "--temperature", 0)
+    assert (code, out) == (0, expected + "\n")
+    assert err.startswith("prompt: 7 tokens, ")
+    assert "new: 8 tokens" in err
+    assert err.endswith("finished: length\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["-"]])
+@pytest.mark.parametrize("prompt", [b"Tensor:", b"Tensor:\n"])
+def test_prompt_from_stdin(rift_path: Path, expected: str, arguments: list[str], prompt: bytes) -> None:
+    code, out, _ = riftco("generate", rift_path, *arguments, "--max-new-tokens=8", prompt=prompt)
+    assert (code, out) == (0, expected + "\n")
+
+
+def test_json(rift_path: Path, expected: str) -> None:
+    code, out, _ = riftco("generate", rift_path, "Tensor:", "--max-new-tokens=8", "--json")
+    result = document(out)
+    assert (code, result["text"], result["finish_reason"]) == (0, expected, "length")
+    assert len(result["tokens"]) == len(result["log_probabilities"]) == result["stats"]["new_tokens"] == 8
+
+
+def test_options_reach_the_generator(rift_path: Path) -> None:
+    with ModelBundle.load(rift_path).instantiate() as runtime:
+        result = TextGenerator(runtime.model).generate(
+            "a", max_new_tokens=30, temperature=1.5, top_k=100, top_p=0.95, min_p=0.001, seed=9
+        )
+        stop = result.bytes[20:22].decode("ascii", "ignore") or "none"
+    common = [
+        "generate",
+        rift_path,
+        "a",
+        "--max-new-tokens=30",
+        "--temperature=1.5",
+        "--top-k=100",
+        "--top-p=0.95",
+    ]
+    common += ["--min-p=0.001", "--seed=9", "--json"]
+    for caches in ([], ["--cache=contiguous"], ["--block-size=3", "--threads=2", "--backend=cpu"]):
+        assert document(riftco(*common, *caches)[1])["tokens"] == result.tokens
+    stopped = document(riftco(*common, "--stop", stop, "--stop", "never ever")[1])
+    assert stopped["text"] == result.text.split(stop)[0]
+
+
+def test_streams_on_a_terminal(rift_path: Path, expected: str) -> None:
+    code, out = on_terminal("generate", rift_path, "Tensor:", "--max-new-tokens=8")
+    assert code == 0
+    assert out.startswith(expected.encode().replace(b"\n", b"\r\n") + b"\r\nprompt: 7 tokens")
+
+
+def on_terminal(*arguments: object) -> tuple[int, bytes]:
+    """Exit code and what a terminal showed, stdout and stderr."""
+    pid, descriptor = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [*RIFTCO, *map(str, arguments)])
+    shown = b""
+    try:
+        while chunk := os.read(descriptor, 65536):
+            shown += chunk
+    except OSError:  # EIO: the other side is closed
+        pass
+    os.close(descriptor)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", "no-such-file.gguf", "a"], "no-such-file.gguf"),
+        (["inspect", "no-such-file.gguf"], "no-such-file.gguf"),
+        (["inspect", "no\nsuch\x1b[31mfile"], "no"),
+        (["generate", "TINY", ""], ""),
+        (["generate", "TINY", "a", "--temperature=-1"], "temperature"),
+        (["generate", "TINY", "a", "--temperature=nan"], "temperature"),
+        (["generate", "TINY", "a", "--backend=cuda"], ""),
+        (["pull", "no-such-model"], "no model is called 'no-such-model'; there are: smollm2-135m"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_failure_is_one_line_and_code_1(
+    rift_path: Path, arguments: list[str], message: str, as_json: bool
+) -> None:
+    arguments = [str(rift_path) if argument == "TINY" else argument for argument in arguments]
+    code, out, err = riftco(*arguments, *(["--json"] if as_json else []))
+    assert code == 1
+    assert err.startswith("riftco: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert err[:-1].isprintable()
+    if as_json:
+        assert f"riftco: {document(out)['error']}"[:12] == err[:12]
+    else:
+        assert out == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["generate"],
+        ["generate", "a", "b", "c"],
+        ["generate", "a", "b", "--no-such-option"],
+        ["generate", "a", "b", "--max-new-tokens=0"],
+        ["generate", "a", "b", "--max-new-tokens=x"],
+        ["generate", "a", "b", "--threads=-1"],
+        ["generate", "a", "b", "--backend=abacus"],
+        ["generate", "a", "b", "--cache=none"],
+        ["no-such-command"],
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_wrong_usage_is_one_line_and_code_2(arguments: list[str], as_json: bool) -> None:
+    code, out, err = riftco(*arguments, *(["--json"] if as_json else []))
+    assert code == 2
+    assert err.startswith("riftco: ")
+    assert err.count("\n") == 1
+    if as_json:
+        assert list(document(out)) == ["error"]
+    else:
+        assert out == ""
+
+
+def test_help_and_version() -> None:
+    for arguments in ([], ["--help"], ["generate", "--help"], ["pull", "--help"], ["inspect", "--help"]):
+        code, out, err = riftco(*arguments)
+        assert (code, err) in {(0, ""), (2, "")}
+        assert "Usage: riftco" in out
+    code, out, err = riftco("--version")
+    assert (code, err) == (0, "")
+    assert out.startswith("riftco 2.")
+
+
+def test_reader_that_goes_away(rift_path: Path) -> None:
+    for arguments in (["generate", rift_path, "a"], ["inspect", rift_path]):
+        read, write = os.pipe()
+        os.close(read)
+        result = subprocess.run(
+            [*RIFTCO, *map(str, arguments)], stdout=write, stderr=subprocess.PIPE, timeout=60
+        )
+        os.close(write)
+        assert (result.returncode, result.stderr) == (141, b"")
+
+
+def test_closed_standard_streams(rift_path: Path) -> None:
+    command = " ".join([*RIFTCO, "generate", str(rift_path), "a", "--max-new-tokens=2"])
+    assert subprocess.run(["sh", "-c", f"{command} <&- >&-"], stderr=subprocess.PIPE).returncode == 0
+    result = subprocess.run(["sh", "-c", f"{command} 2>&-"], stdout=subprocess.PIPE)
+    assert result.returncode == 0
+    assert result.stdout
+
+
+def test_full_disk(rift_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(
+            [*RIFTCO, "generate", str(rift_path), "a"], stdout=full, stderr=subprocess.PIPE, timeout=60
+        )
+    assert result.returncode == 1
+    assert result.stderr.count(b"\n") == 1
+    assert b"No space left" in result.stderr
+
+
+def test_inspect(rift_path: Path) -> None:
+    info = ModelBundle.load(rift_path).info
+    code, out, err = riftco("inspect", rift_path, "--json")
+    assert (code, err) == (0, "")
+    assert document(out) == info
+    code, out, err = riftco("inspect", rift_path)
+    assert (code, err) == (0, "")
+    assert "\x1b" not in out
+    for tensor in info["tensors"]:
+        assert tensor["name"] in out
+    code, shown = on_terminal("inspect", rift_path)
+    assert code == 0
+    assert b"\x1b[" in shown
+
+
+def test_pulled_name_works_as_a_path(smollm2_path: Path) -> None:
+    command = [
+        "generate",
+        "smollm2-135m",
+        "The capital of France is",
+        "--max-new-tokens=8",
+        "--temperature=0",
+    ]
+    code, out, _ = riftco(*command)
+    assert code == 0
+    assert "Paris" in out
+    code, out, _ = riftco("inspect", "smollm2-135m", "--json")
+    assert code == 0
+    assert document(out)["config"]

@@ -1,0 +1,47 @@
+"""The snippets of the documentation, as they are printed there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+SNIPPET = """
+from riftco_transformer.artifacts import ModelBundle
+from riftco_transformer.serving import TextGenerator
+bundle = ModelBundle.load("results/stages/tiny_post_trained.rift")   # a .gguf file or a Hugging Face folder loads the same way
+with bundle.instantiate("cpu") as runtime:
+    generator = TextGenerator(runtime.model, runtime.tokenizer, kv_cache="paged", kv_cache_block_size=16)
+    print(generator.generate("Tensor:", max_new_tokens=32).text)
+with bundle.instantiate("cpu") as runtime:
+    with runtime.model.decode_session(cache="paged", block_size=16) as session:
+        for token in runtime.tokenizer.encode("Tensor:"):
+            logits = session.step(token)        # numpy float32 [vocabulary], a fresh array (or step(token, out=buffer))
+"""  # noqa: E501
+
+
+def test_artifact_snippet(
+    rift_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "results" / "stages" / "tiny_post_trained.rift"
+    target.parent.mkdir(parents=True)
+    shutil.copy(rift_path, target)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(SNIPPET, names)
+    assert len(capsys.readouterr().out) > 1
+    logits = names["logits"]
+    assert (getattr(logits, "dtype", None), getattr(logits, "shape", None)) == ("float32", (256,))
+
+
+def test_package_snippet(
+    rift_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import riftco_transformer
+
+    shutil.copy(rift_path, tmp_path / "model.gguf")  # formats are told by content
+    monkeypatch.chdir(tmp_path)
+    snippet = (riftco_transformer.__doc__ or "").split("\n\n", 1)[1]
+    exec("\n".join(line[4:] for line in snippet.splitlines()), {})
+    assert len(capsys.readouterr().out) > 1

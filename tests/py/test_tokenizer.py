@@ -1,0 +1,118 @@
+"""Tokenizers from Python."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+from riftco_transformer.artifacts import Runtime
+from riftco_transformer.errors import InvalidStateError, OutOfRangeError, RiftcoError
+from riftco_transformer.tokenizer import Tokenizer
+
+TEXT = "Tensor: naïve 日本語 👩\u200d👩\u200d👧 \r\n\t end"
+
+
+def test_byte_tokenizer() -> None:
+    with Tokenizer.byte() as tokenizer:
+        assert tokenizer.kind == "byte"
+        assert tokenizer.vocabulary_size == len(tokenizer) == 256
+        assert type(tokenizer.vocabulary_size) is int
+        assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.adds_bos) == (None, None, False)
+        ids = tokenizer.encode(TEXT)
+        assert ids == list(TEXT.encode())
+        assert all(type(token) is int for token in ids)
+        assert tokenizer.decode(ids) == TEXT
+        assert tokenizer.encode(b"\xff\x00") == [255, 0]
+        assert tokenizer.encode(bytearray(b"a")) == tokenizer.encode(memoryview(b"a")) == [97]
+        assert tokenizer.decode_bytes([255, 0]) == b"\xff\x00"
+        assert tokenizer.decode([97, 255, 98]) == "a\ufffdb"
+        assert tokenizer.decode(np.array([97, 98])) == "ab"
+        assert tokenizer.encode("") == []
+        assert tokenizer.decode([]) == ""
+        assert tokenizer.find("a") == 97
+        assert tokenizer.find("ab") is None
+        assert not tokenizer.is_special(0)
+        assert repr(tokenizer) == "Tokenizer(kind='byte', vocabulary_size=256)"
+
+
+def test_long_text_on_the_helper_thread() -> None:
+    text = "x" * 1_000_000
+    with Tokenizer.byte() as tokenizer:
+        assert len(tokenizer.encode(text)) == 1_000_000
+
+
+def test_misuse() -> None:
+    with Tokenizer.byte() as tokenizer:
+        with pytest.raises(OutOfRangeError, match="256"):
+            tokenizer.decode([256])
+        with pytest.raises(OutOfRangeError, match="token -5"):
+            tokenizer.decode([-5])
+        with pytest.raises(OutOfRangeError, match="256"):
+            tokenizer.is_special(256)
+        with pytest.raises(TypeError, match="text must be str or bytes, not int"):
+            tokenizer.encode(3)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="strict must be a bool, not int"):
+            tokenizer.encode("a", strict=1)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="not float"):
+            tokenizer.decode([1.5])  # type: ignore[list-item]
+        with pytest.raises(UnicodeEncodeError):
+            tokenizer.encode("\ud800")
+        with pytest.raises(TypeError, match="cannot be copied"):
+            copy.copy(tokenizer)
+        assert tokenizer.encode("ok") == [111, 107]
+    with pytest.raises(InvalidStateError, match="the tokenizer is closed"):
+        tokenizer.encode("a")
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="missing") as caught:
+        Tokenizer.load(tmp_path / "missing")
+    assert isinstance(caught.value, RiftcoError)
+    assert caught.value.status == 13
+
+
+def test_stream_decoder_holds_characters_back() -> None:
+    with Tokenizer.byte() as tokenizer, tokenizer.stream_decoder() as decoder:
+        assert [decoder.push(byte) for byte in "aé".encode()] == ["a", "", "é"]
+        assert [decoder.push(byte) for byte in "日".encode()[:2]] == ["", ""]
+        assert decoder.flush() == "\ufffd"
+        assert decoder.push(98) == "b"
+        assert decoder.flush() == ""
+        with pytest.raises(OutOfRangeError):
+            decoder.push(256)
+        assert decoder.push(99) == "c"
+
+
+def test_stream_decoder_pieces_are_the_whole() -> None:
+    data = bytes(np.random.default_rng(0).integers(0, 256, 5000, dtype=np.uint8)) + "日本語é".encode() * 50
+    with Tokenizer.byte() as tokenizer, tokenizer.stream_decoder() as decoder:
+        pieces = [decoder.push(byte) for byte in data] + [decoder.flush()]
+        assert "".join(pieces) == data.decode("utf-8", "replace")
+
+
+def test_stream_decoder_outlives_its_tokenizer() -> None:
+    tokenizer = Tokenizer.byte()
+    decoder = tokenizer.stream_decoder()
+    tokenizer.close()
+    assert decoder.push(97) == "a"
+
+
+def test_tokenizer_of_a_rift_file(rift_path: Path, runtime: Runtime) -> None:
+    with Tokenizer.load(rift_path) as tokenizer:
+        assert tokenizer.encode(TEXT) == runtime.tokenizer.encode(TEXT)
+
+
+def test_special_tokens_only_where_asked_for(smollm2: Runtime) -> None:
+    tokenizer = smollm2.tokenizer
+    start = tokenizer.find("<|im_start|>")
+    assert start is not None
+    assert tokenizer.is_special(start)
+    assert start not in tokenizer.encode("<|im_start|>")
+    assert tokenizer.encode("<|im_start|>", parse_special=True) == [start]
+    assert tokenizer.decode([start]) == "<|im_start|>"
+    assert tokenizer.decode([start], skip_special=True) == ""
+    assert tokenizer.kind == "bpe"
+    assert tokenizer.vocabulary_size == smollm2.model.config.vocabulary_size
+    assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
