@@ -56,7 +56,7 @@ template <class V>
   small = fma(small, s, V::splat(-3.33332839e-1f));
   small = fma(small * s, x, x);
   const V large = V::splat(1.0f) - V::splat(2.0f) / (exp(t + t) + V::splat(1.0f));
-  return select(less(t, V::splat(0.625f)), small, copy_sign(large, x));
+  return copy_sign(select(less(t, V::splat(0.625f)), small, large), x);
 }
 
 template <class V>

@@ -59,7 +59,7 @@ struct Output {
 RIFTCO_INLINE F16 load_halves(const uint8_t* p) { return load16(reinterpret_cast<const Half*>(p)); }
 
 template <int R>
-void q4_tile(const uint8_t* w, const uint8_t* x, uint32_t blocks, const Output& to, size_t row, uint32_t column) {
+[[gnu::noinline]] void q4_tile(const uint8_t* w, const uint8_t* x, uint32_t blocks, const Output& to, size_t row, uint32_t column) {
   F16 acc[R];
   RIFTCO_UNROLL
   for (int r = 0; r < R; r++) acc[r] = F16::splat(0);
@@ -79,7 +79,7 @@ void q4_tile(const uint8_t* w, const uint8_t* x, uint32_t blocks, const Output& 
 }
 
 template <int R>
-void q8_tile(const uint8_t* w, const uint8_t* x, uint32_t blocks, const Output& to, size_t row, uint32_t column) {
+[[gnu::noinline]] void q8_tile(const uint8_t* w, const uint8_t* x, uint32_t blocks, const Output& to, size_t row, uint32_t column) {
   F16 acc[R];
   RIFTCO_UNROLL
   for (int r = 0; r < R; r++) acc[r] = F16::splat(0);
@@ -115,7 +115,7 @@ RIFTCO_INLINE void float_columns(const Element* w, const float* x, uint32_t inpu
 
 // The whole panel at once where its accumulators fit in registers, else vector by vector.
 template <class Element, int R>
-void float_panel(const Element* w, const float* x, uint32_t inputs, const Output& to, size_t row, uint32_t column) {
+[[gnu::noinline]] void float_panel(const Element* w, const float* x, uint32_t inputs, const Output& to, size_t row, uint32_t column) {
   if constexpr (R * kFloatVectors <= kAccumulators) {
     float_columns<Element, R, kFloatVectors>(w, x, inputs, to, row, column);
   } else {

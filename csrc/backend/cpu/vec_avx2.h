@@ -137,6 +137,12 @@ RIFTCO_INLINE __m256i four_everywhere(const int8_t* p) {
   return _mm256_set1_epi32(four);
 }
 
+// Keeps a sum as one chain in one register: gcc would rather build a tree of integer sums and spill its leaves.
+RIFTCO_INLINE __m256i chained(__m256i v) {
+  __asm__("" : "+x"(v));
+  return v;
+}
+
 // A pair of products is at most 2 x 15 x 127 and a block adds eight of them: below 2^15.
 template <int R>
 RIFTCO_INLINE void dot_q4(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
@@ -151,8 +157,8 @@ RIFTCO_INLINE void dot_q4(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
     for (int r = 0; r < R; r++) {
       const __m256i xr = four_everywhere(x + 32 * r + 4 * j);
       const __m256i p0 = _mm256_maddubs_epi16(w0, xr), p1 = _mm256_maddubs_epi16(w1, xr);
-      a[r] = j ? _mm256_add_epi16(a[r], p0) : p0;
-      b[r] = j ? _mm256_add_epi16(b[r], p1) : p1;
+      a[r] = chained(j ? _mm256_add_epi16(a[r], p0) : p0);
+      b[r] = chained(j ? _mm256_add_epi16(b[r], p1) : p1);
     }
   }
   RIFTCO_UNROLL
@@ -174,8 +180,8 @@ RIFTCO_INLINE void dot_q8(const int8_t* w, const int8_t* x, const RowScale*, I16
       const __m256i xr = four_everywhere(x + 32 * r + 4 * j);
       const __m256i p0 = _mm256_maddubs_epi16(abs0, _mm256_sign_epi8(xr, w0));
       const __m256i p1 = _mm256_maddubs_epi16(abs1, _mm256_sign_epi8(xr, w1));
-      total[r].a = _mm256_add_epi32(total[r].a, _mm256_madd_epi16(p0, one));
-      total[r].b = _mm256_add_epi32(total[r].b, _mm256_madd_epi16(p1, one));
+      total[r].a = chained(_mm256_add_epi32(total[r].a, _mm256_madd_epi16(p0, one)));
+      total[r].b = chained(_mm256_add_epi32(total[r].b, _mm256_madd_epi16(p1, one)));
     }
   }
 }

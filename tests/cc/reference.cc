@@ -1,0 +1,202 @@
+#include "reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/math.h"
+
+namespace riftco::reference {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// 16 lanes and the fixed tree.
+struct Lanes {
+  float v[16] = {};
+  float sum() const {
+    float t[16];
+    std::copy(v, v + 16, t);
+    for (int half : {8, 4, 2, 1})
+      for (int i = 0; i < half; i++) t[i] = t[i] + t[i + half];
+    return t[0];
+  }
+};
+
+float larger(float a, float b) {
+  if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<float>::quiet_NaN();
+  return std::max(a, b);
+}
+
+uint16_t u16(const std::byte* p) {
+  uint16_t v;
+  std::memcpy(&v, p, 2);
+  return v;
+}
+
+float quantised_dot(DType type, const std::byte* w, const float* x, uint32_t inputs) {
+  float a = 0;
+  for (uint32_t k = 0; k < inputs; k += 32, w += dtype_info(type).bytes) {
+    const Block b = quantise(x + k);
+    const float d = half_to_float(u16(w));
+    int32_t dot = 0;
+    if (type == DType::q8_0) {
+      for (int i = 0; i < 32; i++) dot += int(int8_t(w[2 + i])) * b.q[i];
+      a = std::fma(float(dot), d * b.scale, a);
+    } else {
+      for (int i = 0; i < 32; i++) {
+        const int byte = int(w[4 + i % 16]);
+        dot += (i < 16 ? byte & 15 : byte >> 4) * b.q[i];
+      }
+      a = std::fma(float(dot), d * b.scale, a);
+      a = std::fma(half_to_float(u16(w + 2)), b.scale * float(b.sum), a);
+    }
+  }
+  return a;
+}
+
+struct Segment {
+  float m = -kInfinity, l = 0;
+  Floats o;
+};
+
+Segment segment(const float* q, const float* keys, const float* values, uint32_t count, uint32_t width, float scale) {
+  Segment s;
+  s.o.assign(width, 0);
+  for (uint32_t first = 0; first < count; first += kKeyTile) {
+    const uint32_t n = std::min(kKeyTile, count - first);
+    Floats p(n);
+    float m = s.m;
+    for (uint32_t j = 0; j < n; j++) {
+      float score = 0;
+      for (uint32_t d = 0; d < width; d++) score = std::fma(q[d] * scale, keys[(first + j) * width + d], score);
+      p[j] = score;
+      m = larger(m, score);
+    }
+    const float c = math::exp(s.m - m);
+    Lanes total;
+    for (uint32_t j = 0; j < n; j++) {
+      p[j] = math::exp(p[j] - m);
+      total.v[j % 16] = total.v[j % 16] + p[j];
+    }
+    s.l = std::fma(s.l, c, total.sum());
+    s.m = m;
+    for (uint32_t d = 0; d < width; d++) {
+      s.o[d] = s.o[d] * c;
+      for (uint32_t j = 0; j < n; j++) s.o[d] = std::fma(p[j], values[(first + j) * width + d], s.o[d]);
+    }
+  }
+  return s;
+}
+
+}  // namespace
+
+Block quantise(const float* x) {
+  Block b = {};
+  float most = 0;
+  for (int i = 0; i < 32; i++) most = larger(most, std::abs(x[i]));
+  if (!std::isfinite(most)) {
+    b.scale = std::numeric_limits<float>::quiet_NaN();
+    return b;
+  }
+  if (most < 0x1p-100f) return b;
+  b.scale = most * (1.0f / 127.0f);
+  for (int i = 0; i < 32; i++) {
+    b.q[i] = int8_t(std::clamp(std::nearbyint(x[i] * (127.0f / most)), -127.0f, 127.0f));
+    b.sum += b.q[i];
+  }
+  return b;
+}
+
+float dot(DType type, const std::byte* weights, const float* x, uint32_t inputs) {
+  if (is_quantised(type)) return quantised_dot(type, weights, x, inputs);
+  Floats w(inputs);
+  dequantise(type, weights, w);
+  float a = 0;
+  for (uint32_t k = 0; k < inputs; k++) a = std::fma(x[k], w[k], a);
+  return a;
+}
+
+Floats norm(NormKind kind, float epsilon, const Floats& x, const Floats& weight, const float* bias) {
+  const float n = float(x.size());
+  float mean = 0;
+  if (kind == NormKind::layer) {
+    Lanes total;
+    for (size_t i = 0; i < x.size(); i++) total.v[i % 16] = total.v[i % 16] + x[i];
+    mean = total.sum() / n;
+  }
+  Lanes squares;
+  for (size_t i = 0; i < x.size(); i++) {
+    const float d = kind == NormKind::layer ? x[i] - mean : x[i];
+    squares.v[i % 16] = std::fma(d, d, squares.v[i % 16]);
+  }
+  const float inverse = 1.0f / std::sqrt(squares.sum() / n + epsilon);
+  Floats out(x.size());
+  for (size_t i = 0; i < x.size(); i++) {
+    const float d = kind == NormKind::layer ? x[i] - mean : x[i];
+    out[i] = d * inverse * weight[i];
+    if (bias) out[i] = out[i] + bias[i];
+  }
+  return out;
+}
+
+float activate(Activation kind, float gate, float up) {
+  switch (kind) {
+    case Activation::gelu_erf: return 0.5f * up * (1.0f + math::erf(up * 0.707106781f));
+    case Activation::gelu_tanh:
+      return 0.5f * up * (1.0f + math::tanh(0.797884561f * std::fma(0.044715f * up * up, up, up)));
+    case Activation::silu_gated: return gate / (1.0f + math::exp(-gate)) * up;
+  }
+  return 0;
+}
+
+Floats rotary(const std::vector<double>& inverse_frequencies, uint32_t position) {
+  const size_t pairs = inverse_frequencies.size();
+  Floats out(2 * pairs);
+  for (size_t i = 0; i < pairs; i++) {
+    double sine, cosine;
+    math::sin_cos(double(position) * inverse_frequencies[i], &sine, &cosine);
+    out[i] = float(cosine), out[pairs + i] = float(sine);
+  }
+  return out;
+}
+
+void rotate(float* x, const Floats& cos_sin) {
+  const size_t pairs = cos_sin.size() / 2;
+  for (size_t i = 0; i < pairs; i++) {
+    const float a = x[i], b = x[pairs + i], c = cos_sin[i], s = cos_sin[pairs + i];
+    x[i] = a * c - b * s;
+    x[pairs + i] = b * c + a * s;
+  }
+}
+
+Floats attention(const float* q, const float* keys, const float* values, uint32_t count, uint32_t head_width, float scale) {
+  Segment a;
+  for (uint32_t first = 0; first < count; first += kKeySegment) {
+    const uint32_t n = std::min(kKeySegment, count - first);
+    const Segment b = segment(q, keys + first * head_width, values + first * head_width, n, head_width, scale);
+    if (first == 0) {
+      a = b;
+      continue;
+    }
+    const float m = larger(a.m, b.m), ca = math::exp(a.m - m), cb = math::exp(b.m - m);
+    a.l = std::fma(a.l, ca, b.l * cb);
+    for (uint32_t d = 0; d < head_width; d++) a.o[d] = std::fma(a.o[d], ca, b.o[d] * cb);
+    a.m = m;
+  }
+  for (float& o : a.o) o = o / a.l;
+  return a.o;
+}
+
+float exp_row(const Floats& x, float shift, float scale, Floats* out) {
+  Lanes total;
+  out->resize(x.size());
+  for (size_t i = 0; i < x.size(); i++) {
+    (*out)[i] = math::exp((x[i] - shift) * scale);
+    total.v[i % 16] = total.v[i % 16] + (*out)[i];
+  }
+  return total.sum();
+}
+
+}  // namespace riftco::reference
