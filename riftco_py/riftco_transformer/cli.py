@@ -7,12 +7,11 @@ of the output has gone.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
 import os
 import sys
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -23,9 +22,7 @@ from .errors import RiftcoError
 from .pull import MODELS, cached_path, pull, resolve
 from .serving import GenerationResult, GenerationStats, TextGenerator
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
-)
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 class Backend(str, Enum):
@@ -57,13 +54,20 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+class _ReaderGone(Exception):
+    """Nobody reads stdout or stderr any more."""
+
+
+@app.callback(invoke_without_command=True)
 def riftco(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Load a language model, look into it, generate text with it."""
+    if context.invoked_subcommand is None:
+        _write(context.get_help() + "\n")
 
 
 @app.command("generate")
@@ -180,8 +184,7 @@ def _statistics(stats: GenerationStats, finish_reason: str) -> str:
 
 def _write(text: str) -> None:
     """UTF-8 on stdout, whatever the locale says."""
-    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
-    sys.stdout.buffer.flush()
+    _write_bytes(sys.stdout, text)
 
 
 def _write_json(document: object) -> None:
@@ -191,8 +194,15 @@ def _write_json(document: object) -> None:
 def _note(line: str) -> None:
     """One line on stderr, without control characters of file names and such."""
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
-    sys.stderr.buffer.write(f"{line}\n".encode("utf-8", "replace"))
-    sys.stderr.buffer.flush()
+    _write_bytes(sys.stderr, line + "\n")
+
+
+def _write_bytes(stream: TextIO, text: str) -> None:
+    try:
+        stream.buffer.write(text.encode("utf-8", "replace"))
+        stream.buffer.flush()
+    except BrokenPipeError as error:
+        raise _ReaderGone from error
 
 
 def _fail(code: int, message: str, as_json: bool) -> int:
@@ -216,8 +226,6 @@ def _run(arguments: list[str]) -> int:
     except MemoryError:
         return _fail(1, "out of memory", as_json)
     except OSError as error:
-        if error.errno == errno.EPIPE:
-            raise
         return _fail(1, str(error), as_json)
     if code == 130:  # how typer reports Ctrl-C
         return _fail(130, "interrupted", as_json)
@@ -232,9 +240,11 @@ def main() -> None:
     )
     try:
         code = _run(sys.argv[1:])
-    except BrokenPipeError:
+    except _ReaderGone:
         code = 141
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush has no error
+        null = os.open(os.devnull, os.O_WRONLY)  # so that the last flush has no error
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(null, stream.fileno())
     except KeyboardInterrupt:
         code = 130
     sys.exit(code)

@@ -29,7 +29,7 @@ from ._native import (
     token_pointer,
 )
 from .cancel import CancelFlag, interruptible
-from .errors import InvalidArgumentError
+from .errors import ContextFullError
 from .kv_cache import CACHE_KINDS, KvCacheFactory
 from .session import DecodeSession
 from .tokenizer import Tokenizer
@@ -228,8 +228,8 @@ class Model(Handle):
         native = self._pointer()
         ids = token_array(tokens)
         if len(ids) > self._config.maximum_context:  # before an array of that size is made
-            raise InvalidArgumentError(
-                f"{len(ids)} tokens are more than the maximum context of {self._config.maximum_context}"
+            raise ContextFullError(
+                f"{len(ids)} tokens do not fit the model's context of {self._config.maximum_context}"
             )
         logits = float_output(out, (len(ids), self._config.vocabulary_size))
         cancel, required = CancelFlag(), ffi.new("uint64_t *")

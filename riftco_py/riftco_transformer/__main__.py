@@ -1,0 +1,5 @@
+"""`python -m riftco_transformer` is `riftco`."""
+
+from .cli import main
+
+main()
