@@ -82,6 +82,7 @@ class Generator {
   std::span<float> logits();
 
   const GenerationStats& stats() const noexcept { return stats_; }
+  const KeyValueCache& cache() const noexcept { return *cache_; }
 
  private:
   void begin(std::vector<uint32_t> prompt, const GenerationOptions& options);

@@ -1,0 +1,87 @@
+// Random models, devices of every instruction set and small helpers for the tests of serve/.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/isa.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "model/transformer.h"
+
+namespace riftco::test {
+
+// One device per instruction set; only those that this machine has.
+const Device& device_of(CpuIsa isa);
+std::vector<CpuIsa> available_isas();
+const Device& best_device();
+
+// Not degenerate: attention is neither uniform nor on one key (test_exactness.cc checks that). 512 positions, 4 layers.
+ModelConfig llama_config();  // rotary, grouped heads, rms, gated
+ModelConfig gpt2_config();   // learned positions, layer norm, biases, untied head
+
+// The same small shape for tests of bookkeeping: 1 layer, `context` positions, a vocabulary of 64.
+ModelConfig tiny_config(uint32_t context = 64);
+
+struct ModelOptions {
+  uint32_t threads = 1;
+  const Device& device = best_device();
+  std::shared_ptr<const Tokenizer> tokenizer = nullptr;
+  uint64_t seed = 1;
+  bool last_token_overflows = false;  // float models: decoding the last token of the vocabulary is non_finite
+};
+
+// Weights from a counter-based generator: the same for the same seed, whatever the device and the threads.
+std::shared_ptr<DecoderOnlyTransformer> random_model(const ModelConfig& config, DType type, const ModelOptions& options = {});
+
+std::vector<uint32_t> random_tokens(size_t count, uint32_t vocabulary, uint64_t seed);
+
+// The status that `call` fails with (ok: it does not fail), and its message.
+struct Failure {
+  Status status = Status::ok;
+  std::string message;
+};
+
+template <class Call>
+Failure failure_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return {error.status(), error.what()};
+  }
+  return {};
+}
+
+// Calls of operator new by the process so far, and a countdown: the call after `countdown` more throws bad_alloc, once;
+// negative switches that off.
+uint64_t new_calls() noexcept;
+void fail_new_after(int64_t countdown) noexcept;
+
+// Calls `call` with the n-th allocation failing, n = 0, 1, ..., until it succeeds, for operator new and for Buffer. After
+// every failure `check` is called. Returns the number of failures.
+template <class Call, class Check>
+int fail_every_allocation(Call&& call, Check&& check) {
+  int failures = 0;
+  for (auto* arm : {&fail_new_after, &fail_buffer_after}) {
+    for (int64_t point = 0;; ++point) {
+      bool failed = true;
+      arm(point);
+      try {
+        call();
+        failed = false;
+      } catch (const std::bad_alloc&) {
+      } catch (const Error& error) {
+        if (error.status() != Status::out_of_memory) throw;
+      }
+      arm(-1);
+      if (!failed) break;
+      failures++;
+      check();
+    }
+  }
+  return failures;
+}
+
+}  // namespace riftco::test
