@@ -1,0 +1,90 @@
+#include "model/weights.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "backend/registry.h"
+#include "base/random.h"
+
+namespace riftco {
+namespace {
+
+// Random finite rows of a type in file layout.
+std::vector<std::byte> random_rows(DType type, size_t rows, uint32_t columns, uint64_t seed) {
+  const size_t bytes = rows * row_bytes(type, columns);
+  std::vector<std::byte> out(bytes);
+  for (size_t i = 0; i < bytes; i++) out[i] = std::byte(random_bits(seed, i));
+  const size_t block = dtype_info(type).bytes;
+  for (size_t b = 0; b < bytes; b += block) {  // clear one exponent bit of what must be finite
+    if (type == DType::f32) out[b + 3] &= std::byte(0xBF);
+    if (type == DType::f16 || type == DType::bf16 || type == DType::q8_0) out[b + 1] &= std::byte(0xBF);
+    if (type == DType::q4_1) out[b + 1] &= std::byte(0xBF), out[b + 3] &= std::byte(0xBF);
+  }
+  return out;
+}
+
+TEST(Weights, ComeBackBitForBitInAnyPieces) {
+  ModelConfig config;
+  config.layer_count = 1;
+  config.vocabulary_size = 251;
+  config.width = 96;
+  config.mlp_width = 160;
+  for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::q4_1, DType::q8_0}) {
+    auto account = std::make_shared<MemoryAccount>();
+    Weights weights(find_device(0), config, parameter_list(config, type), account);
+    EXPECT_EQ(account->bytes(), weights.bytes());
+    EXPECT_EQ(weights.bytes(), Weights::packed_bytes(find_device(0), weights.parameters()));
+    for (size_t i = 0; i < weights.parameters().size(); i++) {
+      const ParameterInfo& p = weights.parameters()[i];
+      const auto rows = random_rows(p.type, p.rows, p.columns, i);
+      const size_t row = row_bytes(p.type, p.columns);
+      for (uint32_t first = 0; first < p.rows; first += 13)
+        weights.set_rows(i, first, std::min(13u, p.rows - first), rows.data() + first * row);
+      std::vector<std::byte> back(rows.size());
+      for (uint32_t first = 0; first < p.rows; first += 7)
+        weights.get_rows(i, first, std::min(7u, p.rows - first), back.data() + first * row);
+      EXPECT_EQ(back, rows) << p.name << " " << dtype_info(type).name;
+    }
+  }
+}
+
+TEST(Weights, TheStepModelNamesEveryParameter) {
+  ModelConfig config;
+  config.activation = Activation::silu_gated;
+  config.biases |= kBiasGate;
+  const Weights weights(find_device(0), config, parameter_list(config, DType::f32), nullptr);
+  const StepModel& m = weights.step_model();
+  ASSERT_EQ(m.layers.size(), config.layer_count);
+  for (const LayerWeights& l : m.layers) {
+    for (const PackedMatrix* p : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) EXPECT_TRUE(p->data && p->bias);
+    EXPECT_TRUE(l.attention_norm.weight && l.attention_norm.bias && l.mlp_norm.weight && l.mlp_norm.bias);
+  }
+  EXPECT_TRUE(m.token_embedding && m.position_embedding && m.head.data && m.head.bias && m.final_norm.weight);
+  EXPECT_NE(m.head.data, m.token_embedding.data);
+  config.tied_head = true;
+  const Weights tied(find_device(0), config, parameter_list(config, DType::f32), nullptr);
+  EXPECT_EQ(tied.step_model().head.data, tied.step_model().token_embedding.data);
+  EXPECT_LT(tied.bytes(), weights.bytes());
+}
+
+TEST(Weights, RefuseValuesThatAreNotFiniteAndRowsBeyondTheEnd) {
+  const ModelConfig config;
+  Weights weights(find_device(0), config, parameter_list(config, DType::f32), nullptr);
+  std::vector<float> row(config.width, 1.0f);
+  row[5] = std::numeric_limits<float>::quiet_NaN();
+  try {
+    weights.set_rows(0, 3, 1, reinterpret_cast<std::byte*>(row.data()));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::corrupt_data);
+    EXPECT_STREQ(error.what(), "row 3 of embedding.token has a value or scale that is not finite");
+  }
+  EXPECT_THROW(weights.set_rows(0, 256, 1, reinterpret_cast<std::byte*>(row.data())), Error);
+  EXPECT_THROW(weights.get_rows(0, 1, UINT32_MAX, reinterpret_cast<std::byte*>(row.data())), Error);
+}
+
+}  // namespace
+}  // namespace riftco
