@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,6 @@ def test_package_snippet(
 
     shutil.copy(rift_path, tmp_path / "model.gguf")  # formats are told by content
     monkeypatch.chdir(tmp_path)
-    snippet = (riftco_transformer.__doc__ or "").split("\n\n", 1)[1]
-    exec("\n".join(line[4:] for line in snippet.splitlines()), {})
+    snippet = (riftco_transformer.__doc__ or "").partition("\n\n")[2]
+    exec(textwrap.dedent(snippet), {})
     assert len(capsys.readouterr().out) > 1

@@ -272,17 +272,17 @@ def test_pool_without_pages(runtime: Runtime) -> None:
         ({"seed": 1.5}, TypeError, "seed must be an integer, not float"),
         ({"stop": 5}, TypeError, "stop must be texts, not int"),
         ({"stop": ["a", 5]}, TypeError, "a stop text must be str or bytes, not int"),
-        ({"stop": ["a", ""]}, InvalidArgumentError, ""),
-        ({"stop_tokens": [256]}, (OutOfRangeError, InvalidArgumentError), "256"),
+        ({"stop": ["a", ""]}, InvalidArgumentError, "stop string 1 is empty"),
+        ({"stop_tokens": [256]}, OutOfRangeError, "stop token 256 is not below"),
         ({"stop_tokens": [-1]}, OutOfRangeError, "token -1"),
         ({"rollover": "roll"}, InvalidArgumentError, "rollover must be one of default, window, keep, stop"),
-        ({"rollover": "keep"}, InvalidArgumentError, "rollover_keep"),
-        ({"rollover": "keep", "rollover_keep": 64}, InvalidArgumentError, "rollover_keep"),
+        ({"rollover": "keep"}, OutOfRangeError, r"rollover_keep 0 is not in 1 \.\. 63"),
+        ({"rollover": "keep", "rollover_keep": 64}, OutOfRangeError, r"rollover_keep 64 is not in"),
         ({"rollover_keep": 5}, InvalidArgumentError, "rollover_keep"),
         ({"ignore_eos": 1}, TypeError, "ignore_eos must be a bool, not int"),
         ({"cancel": 1}, TypeError, "cancel must be a CancelFlag, not int"),
-        ({"prompt": ""}, InvalidArgumentError, ""),
-        ({"prompt": []}, InvalidArgumentError, ""),
+        ({"prompt": ""}, InvalidArgumentError, "the prompt has no token"),
+        ({"prompt": []}, InvalidArgumentError, "the prompt has no token"),
         ({"prompt": [256]}, OutOfRangeError, "256"),
         ({"prompt": None}, TypeError, "tokens must be a sequence of integers, not NoneType"),
         ({"prompt": ["a"]}, TypeError, "a token must be an integer, not str"),
@@ -305,7 +305,7 @@ def test_bad_generators(runtime: Runtime) -> None:
         TextGenerator(runtime.model, "byte")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="must be one of contiguous, paged, not 'page'"):
         TextGenerator(runtime.model, kv_cache="page")
-    with pytest.raises(InvalidArgumentError, match="0"):
+    with pytest.raises(InvalidArgumentError, match="a block needs at least one token"):
         TextGenerator(runtime.model, kv_cache_block_size=0)
 
 
@@ -345,7 +345,7 @@ def test_model_without_a_tokenizer() -> None:
         with TextGenerator(model) as generator:
             result = generator.generate([1, 2, 3], max_new_tokens=4)
             assert (len(result.tokens), result.text) == (4, "")
-            with pytest.raises((InvalidStateError, InvalidArgumentError), match="tokenizer"):
+            with pytest.raises(InvalidStateError, match="the model has no tokenizer"):
                 generator.generate("text")
         with Tokenizer.byte() as tokenizer, TextGenerator(model, tokenizer) as generator:
             assert generator.generate("text", max_new_tokens=4).tokens

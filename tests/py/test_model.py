@@ -12,12 +12,12 @@ from riftco_transformer import _native
 from riftco_transformer.artifacts import ModelBundle, Runtime
 from riftco_transformer.errors import (
     BackendUnavailableError,
+    ContextFullError,
     CorruptDataError,
     InputOutputError,
     InvalidArgumentError,
     InvalidStateError,
     OutOfRangeError,
-    RiftcoError,
 )
 from riftco_transformer.model import Model, ModelConfig
 from riftco_transformer.tokenizer import Tokenizer
@@ -78,11 +78,11 @@ def test_logits(model: Model) -> None:
 
 
 def test_logits_misuse(model: Model) -> None:
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="at least one token"):
         model.logits([])
     with pytest.raises(OutOfRangeError, match="256"):
         model.logits([1, 256])
-    with pytest.raises(RuntimeError, match=r"65 tokens .* 64"):
+    with pytest.raises(ContextFullError, match=r"65 tokens .* 64"):
         model.logits([1] * 65)
     with pytest.raises(InvalidArgumentError, match="shape"):
         model.logits([1, 2], out=np.empty((1, 256), dtype=np.float32))
@@ -92,7 +92,7 @@ def test_logits_misuse(model: Model) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"head_count": 3}, "3"),
+        ({"head_count": 3}, "kv_head_count 4 does not divide head_count 3"),
         ({"width": 0}, "width"),
         ({"layer_count": 0}, "layer"),
         ({"position": "absolute"}, "position must be one of learned, rotary, not 'absolute'"),
@@ -148,7 +148,7 @@ def test_bundle_misuse(rift_path: Path, tmp_path: Path) -> None:
         ModelBundle.load(tmp_path / "missing.rift")
     with pytest.raises(TypeError):
         ModelBundle.load(None)  # type: ignore[arg-type]
-    with pytest.raises(RiftcoError):
+    with pytest.raises(InvalidArgumentError, match="NUL"):
         ModelBundle.load("a\0b")
     damaged = bytearray(rift_path.read_bytes())
     damaged[-5] ^= 1
