@@ -30,8 +30,9 @@ def sequences(golden: Golden) -> list[tuple[list[int], NDArray[np.float32]]]:
 def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
     """Log-probabilities over the last axis, in float64."""
     wide = np.asarray(logits, np.float64)
-    shifted = wide - wide.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    shifted: NDArray[np.float64] = wide - wide.max(axis=-1, keepdims=True)
+    log_sum: NDArray[np.float64] = np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return shifted - log_sum
 
 
 def assert_stepping_is_bitwise(runtime: Runtime, ids: list[int]) -> None:
