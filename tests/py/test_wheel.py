@@ -37,16 +37,12 @@ def test_no_stray_files(wheel: Path) -> None:
 
 def test_installed_wheel_generates(wheel: Path, rift_path: Path, tmp_path: Path) -> None:
     target = tmp_path / "site"
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-        "--target",
-        str(target),
-    ]
-    subprocess.run([*pip, str(wheel)], check=True)
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+
+    def python(*arguments: str) -> str:
+        return subprocess.check_output([sys.executable, *arguments], env=environment, cwd=tmp_path, text=True)
+
+    python("-m", "pip", "install", "--no-deps", "--no-index", "--target", str(target), str(wheel))
+    assert python("-m", "riftco_transformer", "generate", str(rift_path), "a", "--max-new-tokens=3")
+    where = "import riftco_transformer; print(riftco_transformer.__file__)"
     assert Path(python("-c", where).strip()).is_relative_to(target)
