@@ -33,7 +33,8 @@ demo: build ## fetch a real model (98 MB) and answer with it
 
 test: build-test ## build once and run every test: C++, Python, examples, ABI
 	meson test -C build --no-rebuild --print-errorlogs
-	RIFTCO_PREFIX=$(CURDIR)/build/prefix RIFTCO_WHEEL_DIR=$(CURDIR)/build/wheel pytest -q
+	python abi_tests/run.py build/prefix
+	RIFTCO_WHEEL_DIR=$(CURDIR)/build/wheel pytest -q
 
 check: lint sanitize threads ## sanitizers, formatting, lint, types, include directions
 

@@ -41,5 +41,5 @@ if [ -n "$missing" ]; then
 fi
 
 [ -x .venv/bin/pip ] || "$python" -m venv --clear .venv
-.venv/bin/pip install -q --disable-pip-version-check 'meson-python>=0.16' 'meson>=1.2' ninja wheel
+.venv/bin/pip install -q --disable-pip-version-check 'meson-python>=0.16' 'meson>=1.2' ninja wheel cffi
 cp scripts/setup.sh "$done_file"
