@@ -1,6 +1,7 @@
 // Hugging Face folders: config.json and safetensors, families gpt2 and llama.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -88,7 +89,11 @@ class HuggingFaceFolder : public ModelFile {
   }
 
   ModelConfig config() const override {
-    return hugging_face_config(family_, config_json_, file("config.json"));
+    ModelConfig config = hugging_face_config(family_, config_json_, file("config.json"));
+    // As transformers does: a head that is in the file and differs from the embedding is used, whatever config.json says.
+    const char* const embedding = family_ == HuggingFaceFamily::gpt2 ? "wte.weight" : "embed_tokens.weight";
+    if (config.tied_head && !same_tensor(prefix_ + embedding, "lm_head.weight")) config.tied_head = false;
+    return config;
   }
 
   std::shared_ptr<const Tokenizer> tokenizer() const override {
@@ -128,8 +133,8 @@ class HuggingFaceFolder : public ModelFile {
   std::vector<std::string> unread() const override {
     std::vector<std::string> names;
     for (const auto& [name, shard] : tensors_) {
-      const bool tied_head = name == "lm_head.weight" && config().tied_head;
-      if (!read_.contains(name) && !is_buffer(name) && !tied_head) names.push_back(name);
+      const bool copy_of_embedding = name == "lm_head.weight";  // else config() says that the head is not tied
+      if (!read_.contains(name) && !is_buffer(name) && !copy_of_embedding) names.push_back(name);
     }
     return names;
   }
@@ -139,6 +144,23 @@ class HuggingFaceFolder : public ModelFile {
 
   std::string optional_text(const char* name, uint64_t most) const {
     return exists(file(name)) ? read_small_file(file(name), most) : std::string();
+  }
+
+  // False when both are there and differ.
+  bool same_tensor(const std::string& a_name, const std::string& b_name) const {
+    const auto a = tensors_.find(a_name), b = tensors_.find(b_name);
+    if (a == tensors_.end() || b == tensors_.end()) return true;
+    const SafetensorsTensor &left = *shards_[a->second]->find(a_name), &right = *shards_[b->second]->find(b_name);
+    if (left.dtype != right.dtype || left.shape != right.shape) return false;
+    constexpr uint64_t kPiece = 1 << 20;
+    std::vector<std::byte> x(std::min(kPiece, left.bytes)), y(x.size());
+    for (uint64_t at = 0; at < left.bytes; at += kPiece) {
+      const size_t n = size_t(std::min(kPiece, left.bytes - at));
+      shards_[a->second]->read(left, at, std::span(x).first(n));
+      shards_[b->second]->read(right, at, std::span(y).first(n));
+      if (!std::equal(x.begin(), x.begin() + ptrdiff_t(n), y.begin())) return false;
+    }
+    return true;
   }
 
   void open_shards() {
