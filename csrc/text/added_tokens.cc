@@ -63,9 +63,12 @@ bool AddedTokens::accept(uint32_t id, bool parse_special, std::string_view text,
   if ((flags & kSpecialToken) && !parse_special) return false;
   if (flags & kSingleWord) {
     RegexMatcher matcher(4);
-    const auto is_word = [&](std::string_view c) { return !c.empty() && matcher.match_start(*word_, c) != 0; };
+    const auto is_word = [&](std::string_view c) {
+      return !c.empty() && matcher.match_start(*word_, c) != 0;
+    };
     const std::string_view after = text.substr(end);
-    const size_t after_size = after.empty() || !first_character(after).is_whole ? 0 : first_character(after).length;
+    const size_t after_size =
+        after.empty() || !first_character(after).is_whole ? 0 : first_character(after).length;
     if (is_word(last_character(text.substr(0, begin))) || is_word(after.substr(0, after_size))) return false;
   }
   if (flags & kStripLeft) {

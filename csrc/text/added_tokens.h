@@ -21,7 +21,8 @@ class AddedTokens {
   // Cuts `text`, in order, into on_token(id) and on_text(what is between, never empty). A special token found
   // while `parse_special` is off stays text, and so does whatever it overlaps.
   template <class OnText, class OnToken>
-  void split(std::string_view text, bool parse_special, const OnText& on_text, const OnToken& on_token) const {
+  void split(std::string_view text, bool parse_special, const OnText& on_text,
+             const OnToken& on_token) const {
     size_t done = 0;
     if (parse_special || has_ordinary_)
       for (size_t at = 0; at < text.size();) {
@@ -48,10 +49,10 @@ class AddedTokens {
               size_t& end) const;
 
   const Vocabulary* vocabulary_;
-  std::vector<uint32_t> sorted_;       // by bytes
-  std::array<uint32_t, 257> starts_;   // starts_[b]: the first of sorted_ that begins with byte b or above
-  bool has_ordinary_ = false;          // any that is not special
-  std::optional<Regex> word_;          // present when a token asks for word boundaries
+  std::vector<uint32_t> sorted_;      // by bytes
+  std::array<uint32_t, 257> starts_;  // starts_[b]: the first of sorted_ that begins with byte b or above
+  bool has_ordinary_ = false;         // any that is not special
+  std::optional<Regex> word_;         // present when a token asks for word boundaries
 };
 
 }  // namespace riftco

@@ -21,12 +21,13 @@ MergeTable::MergeTable(const Vocabulary& vocabulary, const std::vector<MergePair
   for (const auto [left, right] : merges) {
     const uint32_t rank = size();
     if (left >= vocabulary.size() || right >= vocabulary.size())
-      fail(Status::corrupt_data, "merge %u names the tokens %u and %u of a vocabulary of %u", rank, left, right,
-           vocabulary.size());
+      fail(Status::corrupt_data, "merge %u names the tokens %u and %u of a vocabulary of %u", rank, left,
+           right, vocabulary.size());
     joined.assign(vocabulary.bytes(left)).append(vocabulary.bytes(right));
     const uint32_t result = vocabulary.find_model_token(joined);
     if (result == kNoToken)
-      fail(Status::corrupt_data, "merge %u makes %s, which the vocabulary lacks", rank, quoted(joined).c_str());
+      fail(Status::corrupt_data, "merge %u makes %s, which the vocabulary lacks", rank,
+           quoted(joined).c_str());
     merges_.push_back({left, right, result});
 
     const uint64_t hashed = hash(left, right);

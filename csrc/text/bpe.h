@@ -19,8 +19,8 @@ class MergeTable {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  // Rank is the place in the list; of a pair that is there twice the later place counts. corrupt_data when the
-  // vocabulary has no token for a joined pair.
+  // Rank is the place in the list; of a pair that is there twice the later place counts. corrupt_data when
+  // the vocabulary has no token for a joined pair.
   MergeTable(const Vocabulary& vocabulary, const std::vector<MergePair>& merges);
 
   uint32_t size() const noexcept { return uint32_t(merges_.size()); }

@@ -11,13 +11,18 @@ enum GgufTokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDef
 
 uint8_t flags_of(int64_t type, size_t id, const std::string& where) {
   switch (type) {
-    case kNormal: return kModelToken;
+    case kNormal:
+      return kModelToken;
     case kUnknown:
-    case kControl: return kModelToken | kAddedToken | kSpecialToken;
-    case kUserDefined: return kModelToken | kAddedToken | kAfterNormalizer;
-    case kUnused: return 0;
+    case kControl:
+      return kModelToken | kAddedToken | kSpecialToken;
+    case kUserDefined:
+      return kModelToken | kAddedToken | kAfterNormalizer;
+    case kUnused:
+      return 0;
   }
-  fail(Status::unsupported, "%s: token %zu has the type %lld", where.c_str(), id, static_cast<long long>(type));
+  fail(Status::unsupported, "%s: token %zu has the type %lld", where.c_str(), id,
+       static_cast<long long>(type));
 }
 
 std::optional<uint32_t> checked_id(const char* name, std::optional<uint64_t> id, size_t size,
@@ -66,7 +71,8 @@ void set_special_tokens(TokenizerSpec& spec, const GgufTokenizerMetadata& m, con
 
 }  // namespace
 
-std::shared_ptr<const Tokenizer> tokenizer_from_gguf(const GgufTokenizerMetadata& m, const std::string& where) {
+std::shared_ptr<const Tokenizer> tokenizer_from_gguf(const GgufTokenizerMetadata& m,
+                                                     const std::string& where) {
   if (m.model != "gpt2")
     fail(Status::unsupported, "%s: tokenizer.ggml.model is %s; gpt2 (byte-level BPE) is supported",
          where.c_str(), quoted(m.model.data(), m.model.size()).c_str());
@@ -79,14 +85,16 @@ std::shared_ptr<const Tokenizer> tokenizer_from_gguf(const GgufTokenizerMetadata
   TokenizerSpec spec;
   spec.tokens.assign(m.tokens.begin(), m.tokens.end());
   for (size_t id = 0; id < m.tokens.size(); id++)
-    spec.flags.push_back(m.token_types.empty() ? uint8_t(kModelToken) : flags_of(m.token_types[id], id, where));
+    spec.flags.push_back(m.token_types.empty() ? uint8_t(kModelToken)
+                                               : flags_of(m.token_types[id], id, where));
   set_pre_tokenizer(spec, m.pre, where);
   set_special_tokens(spec, m, where);
   spec.chat_template = m.chat_template;
   {
     const TokenIndex index(spec, where);
     spec.merges.reserve(m.merges.size());
-    for (size_t rank = 0; rank < m.merges.size(); rank++) spec.merges.push_back(index.merge(rank, m.merges[rank]));
+    for (size_t rank = 0; rank < m.merges.size(); rank++)
+      spec.merges.push_back(index.merge(rank, m.merges[rank]));
   }
   return make_tokenizer("bpe", std::move(spec), where);
 }

@@ -1,5 +1,5 @@
-// Builds a tokenizer from the files of a Hugging Face folder. What a file asks for and is not built is refused
-// by name: a field left out silently would be wrong ids.
+// Builds a tokenizer from the files of a Hugging Face folder. What a file asks for and is not built is
+// refused by name: a field left out silently would be wrong ids.
 #include "base/error.h"
 #include "io/json.h"
 #include "text/spec_builder.h"
@@ -67,7 +67,8 @@ class Importer {
   }
   bool flag(const json& object, const char* name, bool otherwise) const {
     const json& value = optional_field(object, name);
-    if (!value.is_null() && !value.is_boolean()) corrupt(format("%s is %s, not a boolean", name, value.type_name()));
+    if (!value.is_null() && !value.is_boolean())
+      corrupt(format("%s is %s, not a boolean", name, value.type_name()));
     return value.is_null() ? otherwise : value.get<bool>();
   }
   // The "type" of a normalizer, pre-tokenizer and so on.
@@ -111,7 +112,8 @@ class Importer {
     std::vector<bool> given(size);
     const auto give = [&](uint32_t id, const std::string& content) {
       if (given[id])
-        corrupt(format("id %u is both %s and %s", id, riftco::quoted(spec_.tokens[id]).c_str(), riftco::quoted(content).c_str()));
+        corrupt(format("id %u is both %s and %s", id, riftco::quoted(spec_.tokens[id]).c_str(),
+                       riftco::quoted(content).c_str()));
       given[id] = true;
       spec_.tokens[id] = content;
     };
@@ -132,11 +134,10 @@ class Importer {
 
   uint8_t added_flags(const json& token) const {
     const bool special = flag(token, "special", false);
-    return uint8_t(kAddedToken | (special ? kSpecialToken : 0) |
-                   (flag(token, "single_word", false) ? kSingleWord : 0) |
-                   (flag(token, "lstrip", false) ? kStripLeft : 0) |
-                   (flag(token, "rstrip", false) ? kStripRight : 0) |
-                   (flag(token, "normalized", !special) ? kAfterNormalizer : 0));
+    return uint8_t(
+        kAddedToken | (special ? kSpecialToken : 0) | (flag(token, "single_word", false) ? kSingleWord : 0) |
+        (flag(token, "lstrip", false) ? kStripLeft : 0) | (flag(token, "rstrip", false) ? kStripRight : 0) |
+        (flag(token, "normalized", !special) ? kAfterNormalizer : 0));
   }
 
   void read_merges(const json& merges) {
@@ -146,7 +147,8 @@ class Importer {
       if (merge.is_string()) {
         spec_.merges.push_back(index_->merge(rank, merge.get_ref<const std::string&>()));
       } else if (merge.is_array() && merge.size() == 2) {
-        spec_.merges.push_back(index_->merge(rank, string_of(merge[0], "merge"), string_of(merge[1], "merge")));
+        spec_.merges.push_back(
+            index_->merge(rank, string_of(merge[0], "merge"), string_of(merge[1], "merge")));
       } else {
         corrupt(format("merge %zu is neither a string nor a pair", rank));
       }
@@ -168,7 +170,8 @@ class Importer {
   PreTokenizerStage stage_of(const json& part) const {
     const std::string type = type_of(part, "pre_tokenizer");
     if (type == "Digits" && flag(part, "individual_digits", false)) return PreTokenizerStage::digits;
-    if (type != "Split") unsupported(format("the pre_tokenizer %s at this place", riftco::quoted(type).c_str()));
+    if (type != "Split")
+      unsupported(format("the pre_tokenizer %s at this place", riftco::quoted(type).c_str()));
     const std::string& behavior = string_of(optional_field(part, "behavior"), "behavior");
     if (behavior != "Isolated" || flag(part, "invert", false))
       unsupported(format("a Split with behavior %s or invert", riftco::quoted(behavior).c_str()));
@@ -197,7 +200,8 @@ class Importer {
 
   void read_byte_level(const json& part) {
     const std::string type = type_of(part, "pre_tokenizer");
-    if (type != "ByteLevel") unsupported(format("the pre_tokenizer %s without ByteLevel", riftco::quoted(type).c_str()));
+    if (type != "ByteLevel")
+      unsupported(format("the pre_tokenizer %s without ByteLevel", riftco::quoted(type).c_str()));
     if (flag(part, "add_prefix_space", true)) unsupported("add_prefix_space");
     if (flag(part, "use_regex", true)) spec_.stages.push_back(PreTokenizerStage::gpt2);
   }
@@ -233,16 +237,19 @@ class Importer {
       const json& special = item.is_object() ? optional_field(item, "SpecialToken") : item;
       if (!special.is_object()) corrupt("an item of TemplateProcessing is neither Sequence nor SpecialToken");
       const std::string& name = string_of(optional_field(special, "id"), "id");
-      const json& ids = field(field(tokens, name.c_str(), json::value_t::object), "ids", json::value_t::array);
+      const json& ids =
+          field(field(tokens, name.c_str(), json::value_t::object), "ids", json::value_t::array);
       for (const json& id : ids)
-        (after_text ? spec_.suffix : spec_.prefix).push_back(id_of(id, riftco::quoted(name).c_str(), spec_.tokens.size()));
+        (after_text ? spec_.suffix : spec_.prefix)
+            .push_back(id_of(id, riftco::quoted(name).c_str(), spec_.tokens.size()));
     }
     if (!after_text) unsupported("a TemplateProcessing without the text");
   }
 
   uint32_t named_token(const std::string& content, const char* name) const {
     const uint32_t* id = index_->find(content);
-    if (!id) corrupt(format("%s is %s, which is not in the vocabulary", name, riftco::quoted(content).c_str()));
+    if (!id)
+      corrupt(format("%s is %s, which is not in the vocabulary", name, riftco::quoted(content).c_str()));
     return *id;
   }
 
@@ -258,16 +265,18 @@ class Importer {
     const json none = json::object();
     const json config =
         files_.tokenizer_config.empty() ? none : parse(files_.tokenizer_config, "tokenizer_config.json");
-    const json map =
-        files_.special_tokens_map.empty() ? none : parse(files_.special_tokens_map, "special_tokens_map.json");
+    const json map = files_.special_tokens_map.empty()
+                         ? none
+                         : parse(files_.special_tokens_map, "special_tokens_map.json");
     spec_.special.bos = special_token(config, map, "bos_token");
     spec_.special.eos = special_token(config, map, "eos_token");
     spec_.special.unknown = special_token(config, map, "unk_token");
     spec_.special.pad = special_token(config, map, "pad_token");
     if (spec_.special.eos) add_end_of_generation(spec_.special, *spec_.special.eos);
     if (!files_.generation_config.empty()) read_generation_config();
-    spec_.chat_template = files_.chat_template.empty() ? chat_template_of(optional_field(config, "chat_template"))
-                                                       : std::string(files_.chat_template);
+    spec_.chat_template = files_.chat_template.empty()
+                              ? chat_template_of(optional_field(config, "chat_template"))
+                              : std::string(files_.chat_template);
   }
 
   void read_generation_config() {

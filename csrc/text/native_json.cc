@@ -20,7 +20,8 @@ class Reader {
 
   TokenizerSpec run() const {
     TokenizerSpec spec;
-    for (const json& token : field("tokens", json::value_t::array)) spec.tokens.push_back(string_of(token, "tokens"));
+    for (const json& token : field("tokens", json::value_t::array))
+      spec.tokens.push_back(string_of(token, "tokens"));
     spec.flags.assign(spec.tokens.size(), kModelToken);
     const std::vector<uint32_t> flags = numbers("flags");
     if (flags.size() % 2 != 0) corrupt("flags has an odd length");
@@ -55,7 +56,8 @@ class Reader {
   }
   const json& field(const char* name, json::value_t type) const {
     const json& value = at(name);
-    if (value.type() != type) corrupt(format("%s is %s, not %s", name, value.type_name(), json(type).type_name()));
+    if (value.type() != type)
+      corrupt(format("%s is %s, not %s", name, value.type_name(), json(type).type_name()));
     return value;
   }
   const std::string& string_of(const json& value, const char* name) const {
@@ -69,7 +71,8 @@ class Reader {
  private:
   uint32_t number(const json& value, const char* name) const {
     if (!value.is_number_unsigned() || value.get<uint64_t>() >= kMaxVocabulary)
-      corrupt(format("%s: %s is not a token id", name, value.is_primitive() ? value.dump().c_str() : "a list"));
+      corrupt(
+          format("%s: %s is not a token id", name, value.is_primitive() ? value.dump().c_str() : "a list"));
     return value.get<uint32_t>();
   }
   std::vector<uint32_t> numbers(const char* name) const {
@@ -130,7 +133,8 @@ std::shared_ptr<const Tokenizer> tokenizer_from_json(std::string_view text, cons
          version.dump().c_str(), static_cast<unsigned long long>(kVersion));
   const std::string& kind = reader.string_of(reader.at("kind"), "kind");
   if (kind == "byte") return byte_tokenizer();
-  if (kind != "bpe") fail(Status::unsupported, "%s: the tokenizer kind %s", where.c_str(), riftco::quoted(kind).c_str());
+  if (kind != "bpe")
+    fail(Status::unsupported, "%s: the tokenizer kind %s", where.c_str(), riftco::quoted(kind).c_str());
   return make_tokenizer("bpe", reader.run(), where);
 }
 

@@ -8,7 +8,8 @@ namespace riftco {
 namespace {
 
 // White_Space, written out because \s of PCRE2 is another set. For use inside a character class.
-#define SPACE R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})"
+#define SPACE \
+  R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})"
 
 struct StageInfo {
   const char* name;

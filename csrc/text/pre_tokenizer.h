@@ -33,8 +33,8 @@ class PreTokenizer {
 class Pieces {
  public:
   Pieces(const PreTokenizer& pre_tokenizer, size_t longest_text);
-  void start(std::string_view text);       // which must be UTF-8
-  bool next(std::string_view& piece);      // false at the end; pieces are never empty and miss nothing
+  void start(std::string_view text);   // which must be UTF-8
+  bool next(std::string_view& piece);  // false at the end; pieces are never empty and miss nothing
 
  private:
   const PreTokenizer& pre_tokenizer_;

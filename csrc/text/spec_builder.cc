@@ -42,7 +42,8 @@ MergePair TokenIndex::merge(size_t rank, std::string_view both) const {
   return merge(rank, both.substr(0, space), both.substr(space + 1));
 }
 
-std::shared_ptr<const Tokenizer> make_tokenizer(const char* kind, TokenizerSpec spec, const std::string& where) {
+std::shared_ptr<const Tokenizer> make_tokenizer(const char* kind, TokenizerSpec spec,
+                                                const std::string& where) {
   try {
     return std::make_shared<const Tokenizer>(kind, std::move(spec));
   } catch (const Error& error) {

@@ -25,7 +25,8 @@ class TokenIndex {
 };
 
 // Constructs it; messages about contradicting parts say `where`.
-std::shared_ptr<const Tokenizer> make_tokenizer(const char* kind, TokenizerSpec spec, const std::string& where);
+std::shared_ptr<const Tokenizer> make_tokenizer(const char* kind, TokenizerSpec spec,
+                                                const std::string& where);
 
 void add_end_of_generation(SpecialTokens& special, uint32_t id);  // unless it is there
 

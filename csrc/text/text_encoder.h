@@ -20,7 +20,8 @@ class TextEncoder {
   void encode_new_piece(std::string_view piece);
   void count_bytes(size_t bytes);
 
-  // A piece seen before in this text and where its ids lie in out_. A later piece of the same slot replaces it.
+  // A piece seen before in this text and where its ids lie in out_. A later piece of the same slot replaces
+  // it.
   struct Seen {
     std::string_view piece;
     uint32_t begin = 0, count = 0;

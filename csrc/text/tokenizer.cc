@@ -46,8 +46,8 @@ Tokenizer::Tokenizer(std::string kind, TokenizerSpec spec)
   const uint32_t size = vocabulary_.size();
   for (uint32_t id = 0; id < size; id++)
     if ((vocabulary_.flags(id) & kAfterNormalizer) && added_first_.find(vocabulary_.bytes(id)) != kNoToken)
-      fail(Status::corrupt_data, "added tokens %u and %u are both %s", added_first_.find(vocabulary_.bytes(id)),
-           id, quoted(std::string(vocabulary_.bytes(id))).c_str());
+      fail(Status::corrupt_data, "added tokens %u and %u are both %s",
+           added_first_.find(vocabulary_.bytes(id)), id, quoted(std::string(vocabulary_.bytes(id))).c_str());
   if (special_.bos) check_id("beginning-of-sequence", *special_.bos, size);
   if (special_.eos) check_id("end-of-sequence", *special_.eos, size);
   if (special_.unknown) check_id("unknown", *special_.unknown, size);

@@ -82,22 +82,23 @@ struct HuggingFaceTokenizerFiles {
   std::string_view tokenizer_json = {};
   std::string_view tokenizer_config = {};    // names of BOS, EOS, unknown and padding; chat template
   std::string_view special_tokens_map = {};  // the same names, where tokenizer_config has none
-  std::string_view generation_config = {};   // eos_token_id: one or several ids (config.json has the same field)
-  std::string_view chat_template = {};       // chat_template.jinja: wins over the one in tokenizer_config
+  std::string_view generation_config =
+      {};                               // eos_token_id: one or several ids (config.json has the same field)
+  std::string_view chat_template = {};  // chat_template.jinja: wins over the one in tokenizer_config
 };
 std::shared_ptr<const Tokenizer> tokenizer_from_hugging_face(const HuggingFaceTokenizerFiles& files,
                                                              const std::string& where);
 
 // The `tokenizer.*` metadata of a GGUF file, whose names these are.
 struct GgufTokenizerMetadata {
-  std::string_view model;  // tokenizer.ggml.model
-  std::string_view pre;    // tokenizer.ggml.pre
-  std::vector<std::string_view> tokens, merges;
-  std::vector<int64_t> token_types;  // may be empty: all normal
-  std::optional<uint64_t> bos_token_id, eos_token_id, eot_token_id, eom_token_id, unknown_token_id,
-      padding_token_id;
-  std::optional<bool> add_bos_token, add_eos_token, add_space_prefix;
-  std::string_view chat_template;  // tokenizer.chat_template
+  std::string_view model = {};  // tokenizer.ggml.model
+  std::string_view pre = {};    // tokenizer.ggml.pre
+  std::vector<std::string_view> tokens = {}, merges = {};
+  std::vector<int64_t> token_types = {};  // may be empty: all normal
+  std::optional<uint64_t> bos_token_id = {}, eos_token_id = {}, eot_token_id = {}, eom_token_id = {},
+                          unknown_token_id = {}, padding_token_id = {};
+  std::optional<bool> add_bos_token = {}, add_eos_token = {}, add_space_prefix = {};
+  std::string_view chat_template = {};  // tokenizer.chat_template
 };
 std::shared_ptr<const Tokenizer> tokenizer_from_gguf(const GgufTokenizerMetadata& metadata,
                                                      const std::string& where);

@@ -34,10 +34,11 @@ struct TokenizerSpec {
   std::vector<uint8_t> flags;
   std::vector<MergePair> merges;  // best first
   std::vector<PreTokenizerStage> stages;
-  bool ignore_merges = false;              // a piece that is a token is that token, whatever the merges say
-  std::optional<uint32_t> missing_byte;    // stands for a byte without a token; such bytes are dropped if absent
-  bool fuse_missing_bytes = false;         // one `missing_byte` for a run of them
-  std::vector<uint32_t> prefix, suffix;    // what EncodeOptions::add_special adds
+  bool ignore_merges = false;  // a piece that is a token is that token, whatever the merges say
+  std::optional<uint32_t>
+      missing_byte;                 // stands for a byte without a token; such bytes are dropped if absent
+  bool fuse_missing_bytes = false;  // one `missing_byte` for a run of them
+  std::vector<uint32_t> prefix, suffix;  // what EncodeOptions::add_special adds
   SpecialTokens special;
   std::string chat_template;  // Jinja source, kept as it is; may be empty
 };

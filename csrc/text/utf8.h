@@ -8,9 +8,9 @@
 namespace riftco {
 
 struct Utf8Character {
-  uint32_t code;    // meaningful when whole
-  uint8_t length;   // bytes looked at that belong together: a whole character, or the start of one
-  bool is_whole;    // else: a byte that starts nothing (length 0), or a start that stops too early
+  uint32_t code;   // meaningful when whole
+  uint8_t length;  // bytes looked at that belong together: a whole character, or the start of one
+  bool is_whole;   // else: a byte that starts nothing (length 0), or a start that stops too early
 };
 // The character that `text`, which is not empty, begins with.
 Utf8Character first_character(std::string_view text) noexcept;

@@ -24,8 +24,7 @@ Vocabulary::Vocabulary(const std::vector<std::string>& tokens, std::vector<uint8
   const size_t count = tokens.size();
   if (count == 0 || count > kMaxVocabulary)
     fail(Status::corrupt_data, "a vocabulary of %zu tokens; 1 to %u are possible", count, kMaxVocabulary);
-  if (flags_.size() != count)
-    fail(Status::corrupt_data, "%zu tokens but flags of %zu", count, flags_.size());
+  if (flags_.size() != count) fail(Status::corrupt_data, "%zu tokens but flags of %zu", count, flags_.size());
   size_t total = 0;
   for (const std::string& token : tokens) total += token.size();
   if (total > UINT32_MAX) fail(Status::corrupt_data, "the tokens have %zu bytes together", total);

@@ -34,8 +34,8 @@ class Vocabulary {
   std::string bytes_;
   std::vector<uint32_t> offsets_;  // size() + 1
   std::vector<uint8_t> flags_;
-  std::vector<bool> plain_;        // bytes are the spelling
-  std::vector<uint32_t> slots_;    // ids of model tokens, open addressing
+  std::vector<bool> plain_;      // bytes are the spelling
+  std::vector<uint32_t> slots_;  // ids of model tokens, open addressing
 };
 
 // Differs from run to run, so that a file cannot be written to make a hash table slow.
