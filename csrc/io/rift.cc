@@ -6,7 +6,7 @@
 #include <charconv>
 
 #include "base/error.h"
-#include "io/json.h"
+#include "base/json.h"
 #include "io/table.h"
 
 namespace riftco {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "io/json.h"
+#include "base/json.h"
 #include "io/table.h"
 
 namespace riftco {

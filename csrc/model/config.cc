@@ -4,7 +4,7 @@
 #include <cinttypes>
 #include <cmath>
 
-#include "io/json.h"
+#include "base/json.h"
 #include "model/weights.h"
 
 namespace riftco {

@@ -8,7 +8,7 @@
 #include "backend/registry.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "io/json.h"
+#include "base/json.h"
 #include "model/importers/model_file.h"
 
 namespace riftco {

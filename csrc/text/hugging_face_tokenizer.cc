@@ -1,7 +1,7 @@
 // Builds a tokenizer from the files of a Hugging Face folder. What a file asks for and is not built is
 // refused by name: a field left out silently would be wrong ids.
 #include "base/error.h"
-#include "io/json.h"
+#include "base/json.h"
 #include "text/spec_builder.h"
 #include "text/tokenizer.h"
 

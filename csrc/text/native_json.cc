@@ -1,6 +1,6 @@
 // The tokenizer inside our own files: one JSON document that holds everything.
 #include "base/error.h"
-#include "io/json.h"
+#include "base/json.h"
 #include "text/spec_builder.h"
 #include "text/tokenizer.h"
 

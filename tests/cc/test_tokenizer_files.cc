@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "io/json.h"
+#include "base/json.h"
 #include "text/tokenizer.h"
 
 namespace riftco {

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "io/json.h"
+#include "base/json.h"
 #include "io/safetensors.h"
 #include "model/importers/hugging_face_config.h"
 #include "model/importers/model_file.h"
