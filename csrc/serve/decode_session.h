@@ -14,7 +14,7 @@ struct DecodeSessionOptions {
   KvCacheKind kind = KvCacheKind::paged;
   uint64_t page_size = kDefaultPageSize;  // contiguous: the default, 0 or the maximum context
   uint64_t maximum_context = 0;           // 0: the model's, or the factory's where one is given
-  std::shared_ptr<KeyValueCacheFactory> factory;  // null: one of the session's own, of one full context
+  std::shared_ptr<KeyValueCacheFactory> factory = nullptr;  // null: one of the session's own, of one full context
   const CancelFlag* cancel = nullptr;             // looked at by every step
 };
 

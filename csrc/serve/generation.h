@@ -31,13 +31,13 @@ enum class Finish : int32_t { none = 0, eos = 1, stop = 2, length = 3 };
 
 struct GenerationOptions {
   uint64_t max_new_tokens = 256;  // at least 1
-  SamplerOptions sampling;
+  SamplerOptions sampling = {};
   bool ignore_eos = false;     // end-of-generation tokens are ordinary
   bool parse_special = false;  // special tokens in the prompt's text are read as such
   Rollover rollover = Rollover::by_position;
   uint32_t rollover_keep = 0;  // 1 .. maximum_context - 1 with `keep`, else 0
-  std::vector<std::string> stop_strings;
-  std::vector<uint32_t> stop_tokens;
+  std::vector<std::string> stop_strings = {};
+  std::vector<uint32_t> stop_tokens = {};
   const CancelFlag* cancel = nullptr;  // looked at by start, next and logits; outlives the generation
 };
 

@@ -59,29 +59,27 @@ Failure failure_of(Call&& call) {
 uint64_t new_calls() noexcept;
 void fail_new_after(int64_t countdown) noexcept;
 
-// Calls `call` with the n-th allocation failing, n = 0, 1, ..., until it succeeds, for operator new and for Buffer. After
-// every failure `check` is called. Returns the number of failures.
+using AllocationHook = void (*)(int64_t countdown) noexcept;
+inline constexpr AllocationHook kAllocationHooks[] = {&fail_new_after, &fail_buffer_after};
+
+// Calls `call` with the n-th allocation failing, n = 0, 1, ..., until it succeeds. After every failure `check` is called.
+// Returns the number of failures.
 template <class Call, class Check>
-int fail_every_allocation(Call&& call, Check&& check) {
-  int failures = 0;
-  for (auto* arm : {&fail_new_after, &fail_buffer_after}) {
-    for (int64_t point = 0;; ++point) {
-      bool failed = true;
-      arm(point);
-      try {
-        call();
-        failed = false;
-      } catch (const std::bad_alloc&) {
-      } catch (const Error& error) {
-        if (error.status() != Status::out_of_memory) throw;
-      }
-      arm(-1);
-      if (!failed) break;
-      failures++;
-      check();
+int fail_every_allocation(AllocationHook fail_after, Call&& call, Check&& check) {
+  for (int failures = 0;; ++failures) {
+    bool failed = true;
+    fail_after(failures);
+    try {
+      call();
+      failed = false;
+    } catch (const std::bad_alloc&) {
+    } catch (const Error& error) {
+      if (error.status() != Status::out_of_memory) throw;
     }
+    fail_after(-1);
+    if (!failed) return failures;
+    check();
   }
-  return failures;
 }
 
 }  // namespace riftco::test
