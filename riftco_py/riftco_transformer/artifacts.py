@@ -69,9 +69,11 @@ class ModelBundle:
 
     @classmethod
     def load(cls, path: Path) -> ModelBundle:
-        """Looks into a .gguf file, a .rift file or a Hugging Face folder (config.json and
-        model.safetensors); reads no weights. `InputOutputError`, `CorruptDataError` or
-        `UnsupportedError` say what is wrong with it."""
+        """Looks into a .gguf file, a .rift file or a Hugging Face folder (config.json and model.safetensors).
+
+        Reads no weights. `InputOutputError` and `CorruptDataError` say what is wrong with it. A model that
+        this release does not run is described all the same; `instantiate` refuses it.
+        """
         name = path_bytes(path)
         required = ffi.new("uint64_t *")
 

@@ -44,9 +44,9 @@ _CHOICES: dict[str, dict[str, int]] = {
     "position": {"learned": lib.RT_POSITION_LEARNED, "rotary": lib.RT_POSITION_ROTARY},
     "norm": {"layer": lib.RT_NORM_LAYER, "rms": lib.RT_NORM_RMS},
     "activation": {
-        "gelu-erf": lib.RT_ACTIVATION_GELU_ERF,
-        "gelu-tanh": lib.RT_ACTIVATION_GELU_TANH,
-        "silu-gated": lib.RT_ACTIVATION_SILU_GATED,
+        "gelu_erf": lib.RT_ACTIVATION_GELU_ERF,
+        "gelu_tanh": lib.RT_ACTIVATION_GELU_TANH,
+        "silu_gated": lib.RT_ACTIVATION_SILU_GATED,
     },
 }
 _BIASES: dict[str, int] = {
@@ -74,8 +74,8 @@ class ModelConfig:
     """"learned" or "rotary"."""
     norm: str = "layer"
     """"layer" or "rms"."""
-    activation: str = "gelu-erf"
-    """"gelu-erf", "gelu-tanh" or "silu-gated"."""
+    activation: str = "gelu_erf"
+    """"gelu_erf", "gelu_tanh" or "silu_gated"."""
     biases: frozenset[str] = field(default=frozenset({"q", "k", "v", "o", "up", "down", "head", "norms"}))
     """Projections that have a bias: of q, k, v, o, up, gate, down, head, norms."""
     tied_head: bool = False

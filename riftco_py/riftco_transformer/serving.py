@@ -199,8 +199,11 @@ class TextGenerator(Handle):
                 logits_hook=logits_hook,
                 cancel=cancel,
             )
-            for _ in stream:
-                pass
+            if logits_hook is None:
+                interruptible(stream._run_to_end, stream._cancel)
+            else:
+                for _ in stream:
+                    pass
             return stream.result
 
     def stream(
@@ -364,6 +367,10 @@ class GenerationStream(Iterator[str]):
                     stats=self._stats(),
                 )
             return text
+
+    def _run_to_end(self) -> None:
+        while self._result is None:
+            self._advance(None)
 
     def _stats(self) -> GenerationStats:
         stats = output("rt_generation_stats")

@@ -24,7 +24,7 @@ from riftco_transformer.tokenizer import Tokenizer
 
 SMALL = ModelConfig(vocabulary_size=32, maximum_context=16, layer_count=1, width=16, head_count=2,
                     kv_head_count=1, head_width=8, mlp_width=24, position="rotary", norm="rms",
-                    activation="silu-gated", biases=frozenset({"q", "gate"}), tied_head=True, rotary_width=8,
+                    activation="silu_gated", biases=frozenset({"q", "gate"}), tied_head=True, rotary_width=8,
                     rotary_base=5000.0, norm_epsilon=1e-6)  # fmt: skip
 
 
