@@ -181,9 +181,10 @@ def build(prefix: Prefix, work: Path, compiler: str, source: Path) -> Path:
     return program
 
 
-def check_program(prefix: Prefix, work: Path, compiler: str, source: Path) -> None:
-    """Builds and runs it as PROGRAM REPORT SCRATCH_FOLDER; it says what is wrong in the report and prints nothing."""
-    program = build(prefix, work, compiler, source)
+def check_program(prefix: Prefix, work: Path, compilers: list[str], source: Path) -> None:
+    """Builds it with each compiler and runs the last as PROGRAM REPORT SCRATCH_FOLDER: it says in the report what is wrong,
+    and prints nothing."""
+    program = [build(prefix, work, compiler, source) for compiler in compilers][-1]
     report, scratch = work / f"{program.name}.report", work / f"{program.name}.scratch"
     scratch.mkdir()
     done = subprocess.run([program, report, scratch], capture_output=True, text=True, timeout=300, env=prefix.environment)
@@ -197,12 +198,16 @@ def example(prefix: Prefix, program: Path, *arguments: str | Path) -> subprocess
     return subprocess.run([program, *arguments], capture_output=True, timeout=300, env=prefix.environment)
 
 
-def check_examples(prefix: Prefix, work: Path, c: str, cpp: str) -> None:
-    model = work / f"model-{c}.rift"
-    run([build(prefix, work, c, HERE / "c" / "make_model.c"), model], env=prefix.environment)
+def check_examples(prefix: Prefix, work: Path) -> None:
+    model = work / "model.rift"
+    maker = build(prefix, work, list(COMPILERS)[-1], HERE / "c" / "make_model.c")
+    run([maker, model], env=prefix.environment)
     texts = set()
-    for compiler, source in ((c, EXAMPLES / "generate.c"), (cpp, EXAMPLES / "serving_stack.cpp")):
-        program = build(prefix, work, compiler, source)
+    for compilers, source in (
+        (list(COMPILERS), EXAMPLES / "generate.c"),
+        (list(COMPILERS.values()), EXAMPLES / "serving_stack.cpp"),
+    ):
+        program = [build(prefix, work, compiler, source) for compiler in compilers][-1]
         done = example(prefix, program, model, "Once upon a time", "8")
         if done.returncode != 0 or not done.stdout:
             raise Failure(f"{source.name} {model}: exit status {done.returncode}, {done.stdout!r} {done.stderr!r}")
@@ -238,12 +243,11 @@ def checks(prefix: Prefix, work: Path):
     yield "headers alone and twice", lambda: check_headers(prefix, work)
     yield "baseline of structs, constants and prototypes", lambda: check_baseline(prefix, work)
     yield "version", lambda: check_version(prefix, work)
-    for c, cpp in COMPILERS.items():
-        for source in sorted((HERE / "c").glob("test_*.c")):
-            yield f"{source.name} with {c}", lambda c=c, source=source: check_program(prefix, work, c, source)
-        for source in sorted((HERE / "cpp").glob("test_*.cpp")):
-            yield f"{source.name} with {cpp}", lambda cpp=cpp, source=source: check_program(prefix, work, cpp, source)
-        yield f"examples with {c}", lambda c=c, cpp=cpp: check_examples(prefix, work, c, cpp)
+    for source in sorted((HERE / "c").glob("test_*.c")):
+        yield source.name, lambda source=source: check_program(prefix, work, list(COMPILERS), source)
+    for source in sorted((HERE / "cpp").glob("test_*.cpp")):
+        yield source.name, lambda source=source: check_program(prefix, work, list(COMPILERS.values()), source)
+    yield "examples", lambda: check_examples(prefix, work)
 
 
 def main() -> int:

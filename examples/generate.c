@@ -48,8 +48,9 @@ static int generate(rt_generator* generator, const char* prompt, uint64_t max_ne
 
   status = rt_generator_get_stats(generator, &stats);
   if (status != RT_OK) return failed("statistics", status);
-  fprintf(stderr, "%llu prompt tokens in %.3f s, %llu new tokens in %.3f s\n", (unsigned long long)stats.prompt_tokens,
-          stats.prefill_seconds, (unsigned long long)stats.new_tokens, stats.decode_seconds);
+  fprintf(stderr, "%llu prompt tokens in %.3f s, %llu new tokens in %.3f s\n",
+          (unsigned long long)stats.prompt_tokens, stats.prefill_seconds,
+          (unsigned long long)stats.new_tokens, stats.decode_seconds);
   return 0;
 }
 
@@ -69,7 +70,8 @@ int main(int argc, char** argv) {
   signal(SIGINT, on_interrupt);
 
   status = rt_model_load(argv[1], strlen(argv[1]), NULL, &model);
-  if (status == RT_OK) status = rt_generator_create(model, NULL, NULL, &generator); /* its own tokenizer and cache */
+  if (status == RT_OK)
+    status = rt_generator_create(model, NULL, NULL, &generator); /* its own tokenizer and cache */
   if (status != RT_OK) {
     failed(argv[1], status);
   } else {

@@ -52,7 +52,8 @@ int main(int argc, char** argv) {
   try {
     generate(argv[1], argv[2], max_new_tokens);
   } catch (const riftco_transformer::Error& error) {
-    std::cerr << "serving_stack: " << argv[1] << ": " << rt_status_name(error.status()) << ": " << error.what() << '\n';
+    std::cerr << "serving_stack: " << argv[1] << ": " << rt_status_name(error.status()) << ": "
+              << error.what() << '\n';
     return 1;
   }
   return 0;

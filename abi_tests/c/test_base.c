@@ -19,7 +19,8 @@ static void test_status_names(void) {
   CHECK(strcmp(rt_status_name(RT_BUFFER_TOO_SMALL), "buffer too small") == 0);
   CHECK(strcmp(rt_status_name(RT_NON_FINITE), "non-finite") == 0);
   CHECK(strcmp(rt_status_name(RT_INTERNAL), "internal") == 0);
-  for (status = 0; status <= RT_NON_FINITE; status++) CHECK(strcmp(rt_status_name(status), "unknown status") != 0);
+  for (status = 0; status <= RT_NON_FINITE; status++)
+    CHECK(strcmp(rt_status_name(status), "unknown status") != 0);
   CHECK(strcmp(rt_status_name(RT_NON_FINITE + 1), "unknown status") == 0);
   CHECK(strcmp(rt_status_name(-1), "unknown status") == 0);
 }
@@ -91,7 +92,8 @@ static void test_last_error(void) {
     }
     c++;
   }
-  CHECK(strcmp(rt_status_name(0), "ok") == 0 && rt_last_error()[0] == '['); /* calls without a status leave it */
+  CHECK(strcmp(rt_status_name(0), "ok") == 0 &&
+        rt_last_error()[0] == '['); /* calls without a status leave it */
   OK(rt_backend_check(RT_BACKEND_CPU));
   CHECK(rt_last_error()[0] == '\0');
 }

@@ -21,7 +21,8 @@ typedef struct {
 static void finish(rt_generator* g, answer* a) {
   memset(a, 0, sizeof *a);
   do {
-    if (rt_generator_next(g, &piece) != RT_OK || a->text_size + piece.size > sizeof a->text || a->token_count == MOST) {
+    if (rt_generator_next(g, &piece) != RT_OK || a->text_size + piece.size > sizeof a->text ||
+        a->token_count == MOST) {
       check_fail(__FILE__, __LINE__, "rt_generator_next");
       return;
     }
@@ -35,10 +36,13 @@ static void finish(rt_generator* g, answer* a) {
 
 static int same(const answer* a, const answer* b) {
   return a->finish == b->finish && a->token_count == b->token_count && a->text_size == b->text_size &&
-         memcmp(a->tokens, b->tokens, a->token_count * sizeof *a->tokens) == 0 && memcmp(a->text, b->text, a->text_size) == 0;
+         memcmp(a->tokens, b->tokens, a->token_count * sizeof *a->tokens) == 0 &&
+         memcmp(a->text, b->text, a->text_size) == 0;
 }
 
-static rt_status start(const char* prompt) { return rt_generator_start(generator, prompt, strlen(prompt), &options); }
+static rt_status start(const char* prompt) {
+  return rt_generator_start(generator, prompt, strlen(prompt), &options);
+}
 
 static void generate(const char* prompt, answer* a) {
   OK(start(prompt));
@@ -93,14 +97,16 @@ static void test_life(void) {
   REFUSED(rt_generator_next(generator, &piece), RT_INVALID_STATE, "no generation is running");
   stats.struct_size = sizeof stats;
   OK(rt_generator_get_stats(generator, &stats));
-  CHECK(stats.prompt_tokens == 7 && stats.reused_tokens == 0 && stats.new_tokens == 8 && stats.rollovers == 0);
+  CHECK(stats.prompt_tokens == 7 && stats.reused_tokens == 0 && stats.new_tokens == 8 &&
+        stats.rollovers == 0);
   CHECK(stats.prefill_seconds > 0 && stats.decode_seconds > 0);
 
   generate("Tensor:", &other); /* the same again, from the cache */
   CHECK(same(&greedy, &other));
   OK(rt_generator_get_stats(generator, &stats));
   CHECK(stats.reused_tokens == 6);
-  OK(rt_generator_start_tokens(generator, (const uint32_t[]){'T', 'e', 'n', 's', 'o', 'r', ':'}, 7, &options));
+  OK(rt_generator_start_tokens(generator, (const uint32_t[]){'T', 'e', 'n', 's', 'o', 'r', ':'}, 7,
+                               &options));
   finish(generator, &other);
   CHECK(same(&greedy, &other));
 
@@ -158,12 +164,12 @@ static void test_stops(void) {
 }
 
 /* Each is refused, and then no generation is running, although one was before. */
-#define START_REFUSED(prompt, size, status, text)                                                   \
-  do {                                                                                              \
-    defaults_running();                                                                             \
-    REFUSED(rt_generator_start(generator, prompt, size, &changed), status, text);                   \
-    REFUSED(rt_generator_next(generator, &piece), RT_INVALID_STATE, "no generation is running");    \
-    changed = options;                                                                              \
+#define START_REFUSED(prompt, size, status, text)                                                \
+  do {                                                                                           \
+    defaults_running();                                                                          \
+    REFUSED(rt_generator_start(generator, prompt, size, &changed), status, text);                \
+    REFUSED(rt_generator_next(generator, &piece), RT_INVALID_STATE, "no generation is running"); \
+    changed = options;                                                                           \
   } while (0)
 
 static rt_generation_options changed;
@@ -255,7 +261,8 @@ static void test_refused_next(void) {
   rt_cancel_reset(cancel);
   memset(small, 0, sizeof small);
   small[0] = 8; /* a struct_size below the first release */
-  REFUSED(rt_generator_next(generator, (rt_generation_piece*)(void*)small), RT_INVALID_ARGUMENT, "struct_size");
+  REFUSED(rt_generator_next(generator, (rt_generation_piece*)(void*)small), RT_INVALID_ARGUMENT,
+          "struct_size");
   finish(generator, &interrupted);
   CHECK(same(&plain, &interrupted));
   rt_cancel_release(cancel);
@@ -306,7 +313,8 @@ static void test_cache_exhausted(void) {
   OK(rt_decode_session_options_init(&session_options, sizeof session_options));
   session_options.factory = factory;
   OK(rt_model_decode_session_create(model, &session_options, &session));
-  for (i = 0; i < 5; i++) OK(rt_decode_session_step(session, 1, logits, 256, &required)); /* takes 2 of 4 pages */
+  for (i = 0; i < 5; i++)
+    OK(rt_decode_session_step(session, 1, logits, 256, &required)); /* takes 2 of 4 pages */
   OK(rt_generator_start(small, "abcd", 4, &options));
   for (i = 0; i < 5; i++) OK(rt_generator_next(small, &piece));
   REFUSED(rt_generator_next(small, &piece), RT_CACHE_EXHAUSTED, "page");

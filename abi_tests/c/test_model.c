@@ -34,12 +34,12 @@ static void test_create(void) {
   OK(rt_model_load_options_init(&options, sizeof options));
   CHECK(options.backend == RT_BACKEND_CPU && options.threads == 0);
 
-#define WRONG(field, value, status, text)                                       \
-  do {                                                                          \
-    wrong = config;                                                             \
-    wrong.field = value;                                                        \
-    REFUSED(rt_model_create(&wrong, NULL, 1, NULL, &made), status, text);       \
-    CHECK(made == NULL);                                                        \
+#define WRONG(field, value, status, text)                                 \
+  do {                                                                    \
+    wrong = config;                                                       \
+    wrong.field = value;                                                  \
+    REFUSED(rt_model_create(&wrong, NULL, 1, NULL, &made), status, text); \
+    CHECK(made == NULL);                                                  \
   } while (0)
   WRONG(vocabulary_size, 0, RT_INVALID_ARGUMENT, "vocabulary_size is 0");
   WRONG(layer_count, UINT32_MAX, RT_INVALID_ARGUMENT, "layer_count is 4294967295");
@@ -93,13 +93,15 @@ static void test_logits(void) {
   REFUSED(rt_model_logits(model, tokens, 3, NULL, all, 3 * VOCABULARY - 1, &required), RT_BUFFER_TOO_SMALL,
           "a capacity of 899 is below the 900 required");
   CHECK(required == 3 * VOCABULARY);
-  REFUSED(rt_model_logits(NULL, tokens, 3, NULL, all, sizeof all, &required), RT_INVALID_ARGUMENT, "model is NULL");
+  REFUSED(rt_model_logits(NULL, tokens, 3, NULL, all, sizeof all, &required), RT_INVALID_ARGUMENT,
+          "model is NULL");
   REFUSED(rt_model_logits(model, NULL, 3, NULL, all, 900, &required), RT_INVALID_ARGUMENT, "tokens is NULL");
-  REFUSED(rt_model_logits(model, tokens, 3, NULL, NULL, 900, &required), RT_INVALID_ARGUMENT, "logits is NULL");
+  REFUSED(rt_model_logits(model, tokens, 3, NULL, NULL, 900, &required), RT_INVALID_ARGUMENT,
+          "logits is NULL");
   REFUSED(rt_model_logits(model, tokens, 3, NULL, all, 900, NULL), RT_INVALID_ARGUMENT, "required is NULL");
   REFUSED(rt_model_logits(model, tokens, CONTEXT + 1, NULL, NULL, 0, &required), RT_CONTEXT_FULL, "21");
-  REFUSED(rt_model_logits(model, tokens, 3, (const rt_cancel*)tokenizer, all, 900, &required), RT_INVALID_ARGUMENT,
-          "cancel is not a live cancel handle");
+  REFUSED(rt_model_logits(model, tokens, 3, (const rt_cancel*)tokenizer, all, 900, &required),
+          RT_INVALID_ARGUMENT, "cancel is not a live cancel handle");
   tokens[2] = VOCABULARY;
   REFUSED(rt_model_logits(model, tokens, 3, NULL, all, 900, &required), RT_OUT_OF_RANGE, "token 300");
   tokens[2] = 14;
@@ -144,7 +146,7 @@ static void test_save_and_load(void) {
 
   snprintf(missing, sizeof missing, "%s/broken.gguf", check_scratch);
   file = fopen(missing, "w");
-  CHECK(file != NULL && fputs("GGUF but nothing more", file) >= 0);
+  CHECK(file != NULL && fwrite("GGUF\3\0\0\0", 1, 8, file) == 8);
   if (file != NULL) fclose(file);
   REFUSED(rt_model_load(missing, strlen(missing), NULL, &loaded), RT_CORRUPT_DATA, "broken.gguf");
   CHECK(loaded == NULL);

@@ -1,4 +1,5 @@
-/* The life of decode sessions, and every documented misuse: its status and message, and that nothing has changed. */
+/* The life of decode sessions, and every documented misuse: its status and message, and that nothing has
+ * changed. */
 #include "c/check.h"
 
 #define VOCABULARY 96
@@ -68,7 +69,9 @@ static int same_future(const rt_decode_session* a, const rt_decode_session* b) {
 
 /* As if the refused calls before had not been made. */
 static void check_intact(const char* after, uint64_t size, uint64_t pages) {
-  if (size_of(session) == size && size_of(reference) == size && free_pages() == pages && same_future(session, reference)) return;
+  if (size_of(session) == size && size_of(reference) == size && free_pages() == pages &&
+      same_future(session, reference))
+    return;
   check_fail(__FILE__, __LINE__, after);
 }
 
@@ -99,7 +102,8 @@ static void test_create(void) {
   REFUSED(rt_model_decode_session_create(model, &options, &made), RT_INVALID_ARGUMENT, "options.kind is -1");
   options.kind = RT_KV_CACHE_PAGED;
   options.reserved = 3;
-  REFUSED(rt_model_decode_session_create(model, &options, &made), RT_INVALID_ARGUMENT, "options.reserved is 3");
+  REFUSED(rt_model_decode_session_create(model, &options, &made), RT_INVALID_ARGUMENT,
+          "options.reserved is 3");
   options.reserved = 0;
   options.block_size = 0;
   REFUSED(rt_model_decode_session_create(model, &options, &made), RT_INVALID_ARGUMENT, "block");
@@ -172,11 +176,11 @@ static void test_factory(void) {
   REFUSED(rt_kv_cache_factory_create(model, &options, &made), RT_INVALID_ARGUMENT, "block count");
   CHECK(made == NULL);
   REFUSED(rt_kv_cache_factory_get_usage(NULL, NULL), RT_INVALID_ARGUMENT, "factory is NULL");
-  REFUSED(rt_kv_cache_factory_get_usage(factory, NULL), RT_INVALID_ARGUMENT, "usage is NULL");
   OK(rt_kv_cache_factory_options_init(&options, sizeof options));
   options.block_size = 4;
   options.block_count = 8;
   OK(rt_kv_cache_factory_create(model, &options, &factory));
+  REFUSED(rt_kv_cache_factory_get_usage(factory, NULL), RT_INVALID_ARGUMENT, "usage is NULL");
   CHECK(free_pages() == 8);
 }
 
@@ -189,22 +193,27 @@ static void test_step(void) {
   pages = free_pages();
   CHECK(size == 5 && pages == 6);
 
-  REFUSED(rt_decode_session_step(NULL, 1, logits, VOCABULARY, &required), RT_INVALID_ARGUMENT, "session is NULL");
-  REFUSED(rt_decode_session_step((rt_decode_session*)model, 1, logits, VOCABULARY, &required), RT_INVALID_ARGUMENT,
-          "session is not a live decode session handle");
+  REFUSED(rt_decode_session_step(NULL, 1, logits, VOCABULARY, &required), RT_INVALID_ARGUMENT,
+          "session is NULL");
+  REFUSED(rt_decode_session_step((rt_decode_session*)model, 1, logits, VOCABULARY, &required),
+          RT_INVALID_ARGUMENT, "session is not a live decode session handle");
   REFUSED(rt_decode_session_step(session, bad, logits, VOCABULARY, &required), RT_OUT_OF_RANGE,
           "token 96 is not below the vocabulary size 96");
-  REFUSED(rt_decode_session_step(session, bad, NULL, 0, &required), RT_OUT_OF_RANGE, "token 96"); /* arguments before capacity */
-  REFUSED(rt_decode_session_step(session, UINT32_MAX, logits, VOCABULARY, &required), RT_OUT_OF_RANGE, "token 4294967295");
+  REFUSED(rt_decode_session_step(session, bad, NULL, 0, &required), RT_OUT_OF_RANGE,
+          "token 96"); /* arguments before capacity */
+  REFUSED(rt_decode_session_step(session, UINT32_MAX, logits, VOCABULARY, &required), RT_OUT_OF_RANGE,
+          "token 4294967295");
   REFUSED(rt_decode_session_step(session, 1, NULL, VOCABULARY, &required), RT_INVALID_ARGUMENT,
           "logits is NULL but its capacity is 96");
-  REFUSED(rt_decode_session_step(session, 1, logits, VOCABULARY, NULL), RT_INVALID_ARGUMENT, "required is NULL");
+  REFUSED(rt_decode_session_step(session, 1, logits, VOCABULARY, NULL), RT_INVALID_ARGUMENT,
+          "required is NULL");
   required = 0;
   REFUSED(rt_decode_session_step(session, 1, logits, VOCABULARY - 1, &required), RT_BUFFER_TOO_SMALL,
           "a capacity of 95 is below the 96 required");
   CHECK(required == VOCABULARY);
   required = 0;
-  REFUSED(rt_decode_session_step(session, 1, NULL, 0, &required), RT_BUFFER_TOO_SMALL, "a capacity of 0"); /* no size query */
+  REFUSED(rt_decode_session_step(session, 1, NULL, 0, &required), RT_BUFFER_TOO_SMALL,
+          "a capacity of 0"); /* no size query */
   CHECK(required == VOCABULARY);
   check_intact("step", size, pages);
   feed(20);
@@ -213,14 +222,20 @@ static void test_step(void) {
 static void test_prefill(void) {
   static uint32_t tokens[CONTEXT + 1] = {1, 2, 3};
   const uint64_t size = size_of(session), pages = free_pages();
-  REFUSED(rt_decode_session_prefill(NULL, tokens, 3, logits, VOCABULARY, &required), RT_INVALID_ARGUMENT, "session is NULL");
-  REFUSED(rt_decode_session_prefill(session, NULL, 3, logits, VOCABULARY, &required), RT_INVALID_ARGUMENT, "tokens is NULL");
-  REFUSED(rt_decode_session_prefill(session, tokens, 0, logits, VOCABULARY, &required), RT_INVALID_ARGUMENT, "token");
-  REFUSED(rt_decode_session_prefill(session, tokens, UINT64_MAX, logits, VOCABULARY, &required), RT_OVERFLOW, "tokens");
+  REFUSED(rt_decode_session_prefill(NULL, tokens, 3, logits, VOCABULARY, &required), RT_INVALID_ARGUMENT,
+          "session is NULL");
+  REFUSED(rt_decode_session_prefill(session, NULL, 3, logits, VOCABULARY, &required), RT_INVALID_ARGUMENT,
+          "tokens is NULL");
+  REFUSED(rt_decode_session_prefill(session, tokens, 0, logits, VOCABULARY, &required), RT_INVALID_ARGUMENT,
+          "token");
+  REFUSED(rt_decode_session_prefill(session, tokens, UINT64_MAX, logits, VOCABULARY, &required), RT_OVERFLOW,
+          "tokens");
   REFUSED(rt_decode_session_prefill(session, tokens, 3, logits, 95, &required), RT_BUFFER_TOO_SMALL, "95");
-  REFUSED(rt_decode_session_prefill(session, tokens, CONTEXT + 1, logits, VOCABULARY, &required), RT_CONTEXT_FULL, "24");
+  REFUSED(rt_decode_session_prefill(session, tokens, CONTEXT + 1, logits, VOCABULARY, &required),
+          RT_CONTEXT_FULL, "24");
   tokens[2] = VOCABULARY;
-  REFUSED(rt_decode_session_prefill(session, tokens, 3, logits, VOCABULARY, &required), RT_OUT_OF_RANGE, "token 96");
+  REFUSED(rt_decode_session_prefill(session, tokens, 3, logits, VOCABULARY, &required), RT_OUT_OF_RANGE,
+          "token 96");
   tokens[2] = 3;
   check_intact("prefill", size, pages);
   OK(rt_decode_session_prefill(session, tokens, 3, logits, VOCABULARY, &required));
@@ -246,7 +261,8 @@ static void test_cancel(void) {
   rt_cancel_set(cancel);
   REFUSED(rt_decode_session_step(s, 1, logits, VOCABULARY, &required), RT_CANCELLED, "cancelled");
   REFUSED(rt_decode_session_prefill(s, tokens, 2, logits, VOCABULARY, &required), RT_CANCELLED, "cancelled");
-  REFUSED(rt_decode_session_step_many(&s, tokens, 1, logits, VOCABULARY, &required), RT_CANCELLED, "cancelled");
+  REFUSED(rt_decode_session_step_many(&s, tokens, 1, logits, VOCABULARY, &required), RT_CANCELLED,
+          "cancelled");
   CHECK(size_of(s) == 1);
   OK(rt_decode_session_fork(s, &fork)); /* has the flag too */
   REFUSED(rt_decode_session_step(fork, 1, logits, VOCABULARY, &required), RT_CANCELLED, "cancelled");
@@ -271,26 +287,30 @@ static void test_step_many(void) {
   batch[0] = session;
   batch[1] = reference;
   batch[2] = session;
-  REFUSED(rt_decode_session_step_many(NULL, tokens, 2, logits, 2 * VOCABULARY, &required), RT_INVALID_ARGUMENT,
-          "sessions is NULL");
+  REFUSED(rt_decode_session_step_many(NULL, tokens, 2, logits, 2 * VOCABULARY, &required),
+          RT_INVALID_ARGUMENT, "sessions is NULL");
   REFUSED(rt_decode_session_step_many(batch, NULL, 2, logits, 2 * VOCABULARY, &required), RT_INVALID_ARGUMENT,
           "tokens is NULL");
-  REFUSED(rt_decode_session_step_many(batch, tokens, 0, logits, 2 * VOCABULARY, &required), RT_INVALID_ARGUMENT, "count is 0");
+  REFUSED(rt_decode_session_step_many(batch, tokens, 0, logits, 2 * VOCABULARY, &required),
+          RT_INVALID_ARGUMENT, "count is 0");
   REFUSED(rt_decode_session_step_many(batch, tokens, 2, logits, 2 * VOCABULARY, NULL), RT_INVALID_ARGUMENT,
           "required is NULL");
-  REFUSED(rt_decode_session_step_many(batch, tokens, 3, logits, 3 * VOCABULARY, &required), RT_INVALID_ARGUMENT, "session 2");
-  REFUSED(rt_decode_session_step_many(batch, bad, 2, logits, 2 * VOCABULARY, &required), RT_OUT_OF_RANGE, "token 96");
-  REFUSED(rt_decode_session_step_many(batch, tokens, 2, logits, 2 * VOCABULARY - 1, &required), RT_BUFFER_TOO_SMALL,
-          "a capacity of 191 is below the 192 required");
+  REFUSED(rt_decode_session_step_many(batch, tokens, 3, logits, 3 * VOCABULARY, &required),
+          RT_INVALID_ARGUMENT, "session 2");
+  REFUSED(rt_decode_session_step_many(batch, bad, 2, logits, 2 * VOCABULARY, &required), RT_OUT_OF_RANGE,
+          "token 96");
+  REFUSED(rt_decode_session_step_many(batch, tokens, 2, logits, 2 * VOCABULARY - 1, &required),
+          RT_BUFFER_TOO_SMALL, "a capacity of 191 is below the 192 required");
   CHECK(required == 2 * VOCABULARY);
   batch[1] = NULL;
-  REFUSED(rt_decode_session_step_many(batch, tokens, 2, logits, 2 * VOCABULARY, &required), RT_INVALID_ARGUMENT,
-          "sessions[1] is NULL");
+  REFUSED(rt_decode_session_step_many(batch, tokens, 2, logits, 2 * VOCABULARY, &required),
+          RT_INVALID_ARGUMENT, "sessions[1] is NULL");
   batch[1] = (rt_decode_session*)factory;
-  REFUSED(rt_decode_session_step_many(batch, tokens, 2, logits, 2 * VOCABULARY, &required), RT_INVALID_ARGUMENT,
-          "sessions[1] is not a live decode session handle");
+  REFUSED(rt_decode_session_step_many(batch, tokens, 2, logits, 2 * VOCABULARY, &required),
+          RT_INVALID_ARGUMENT, "sessions[1] is not a live decode session handle");
   batch[1] = foreign;
-  REFUSED(rt_decode_session_step_many(batch, tokens, 2, logits, 2 * VOCABULARY, &required), RT_INVALID_ARGUMENT, "session 1");
+  REFUSED(rt_decode_session_step_many(batch, tokens, 2, logits, 2 * VOCABULARY, &required),
+          RT_INVALID_ARGUMENT, "session 1");
   rt_decode_session_release(foreign);
   check_intact("step_many", size, pages);
 
@@ -352,13 +372,16 @@ static void test_context_full(void) {
   const uint32_t tokens[2] = {1, 2};
   while (size_of(session) < CONTEXT - 1) feed((uint32_t)size_of(session));
   pages = free_pages();
-  REFUSED(rt_decode_session_prefill(session, tokens, 2, logits, VOCABULARY, &required), RT_CONTEXT_FULL, "24");
+  REFUSED(rt_decode_session_prefill(session, tokens, 2, logits, VOCABULARY, &required), RT_CONTEXT_FULL,
+          "24");
   check_intact("one place left", CONTEXT - 1, pages);
   feed(1);
   CHECK(free_pages() == 2);
   REFUSED(rt_decode_session_step(session, 1, logits, VOCABULARY, &required), RT_CONTEXT_FULL, "24");
-  REFUSED(rt_decode_session_step(session, 96, logits, VOCABULARY, &required), RT_OUT_OF_RANGE, "token 96"); /* checked first */
-  REFUSED(rt_decode_session_step_many(&session, tokens, 1, logits, VOCABULARY, &required), RT_CONTEXT_FULL, "24");
+  REFUSED(rt_decode_session_step(session, 96, logits, VOCABULARY, &required), RT_OUT_OF_RANGE,
+          "token 96"); /* checked first */
+  REFUSED(rt_decode_session_step_many(&session, tokens, 1, logits, VOCABULARY, &required), RT_CONTEXT_FULL,
+          "24");
   CHECK(size_of(session) == CONTEXT && free_pages() == 2);
 }
 
@@ -375,7 +398,8 @@ static void test_cache_exhausted(void) {
   CHECK(free_pages() == 0);
   OK(rt_decode_session_step(second, 8, logits, VOCABULARY, &required));
   REFUSED(rt_decode_session_step(second, 9, logits, VOCABULARY, &required), RT_CACHE_EXHAUSTED, "page");
-  REFUSED(rt_decode_session_prefill(second, tokens, 8, logits, VOCABULARY, &required), RT_CACHE_EXHAUSTED, "page");
+  REFUSED(rt_decode_session_prefill(second, tokens, 8, logits, VOCABULARY, &required), RT_CACHE_EXHAUSTED,
+          "page");
   CHECK(size_of(second) == 8 && free_pages() == 0);
 
   /* A batch in which one session finds no page changes none. */
@@ -383,7 +407,8 @@ static void test_cache_exhausted(void) {
   OK(rt_decode_session_truncate(reference, CONTEXT - 1));
   batch[0] = session;
   batch[1] = second;
-  REFUSED(rt_decode_session_step_many(batch, tokens, 2, logits, 2 * VOCABULARY, &required), RT_CACHE_EXHAUSTED, "page");
+  REFUSED(rt_decode_session_step_many(batch, tokens, 2, logits, 2 * VOCABULARY, &required),
+          RT_CACHE_EXHAUSTED, "page");
   CHECK(size_of(session) == CONTEXT - 1 && size_of(second) == 8 && free_pages() == 0);
 
   /* Once there are pages again it goes on as if nothing had been refused. */

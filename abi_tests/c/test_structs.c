@@ -18,16 +18,30 @@ static rt_generator* generator;
 
 /* --- a call for each struct --- */
 
+/* The smallest model, as these calls are made often. */
+static void make_small(rt_model_config* config) {
+  config->layer_count = 1;
+  config->width = 8;
+  config->head_width = 2;
+  config->mlp_width = 8;
+}
+
 static rt_status use_model_load_options(void* p) {
+  rt_model_config config;
   rt_model* made = NULL;
-  const rt_status status = rt_model_create(NULL, NULL, 1, p, &made);
+  rt_status status = rt_model_config_init(&config, sizeof config);
+  CHECK(status == RT_OK);
+  make_small(&config);
+  status = rt_model_create(&config, NULL, 1, p, &made);
   rt_model_release(made);
   return status;
 }
 
 static rt_status use_model_config(void* p) {
   rt_model* made = NULL;
-  const rt_status status = rt_model_create(p, NULL, 1, NULL, &made);
+  rt_status status;
+  make_small(p);
+  status = rt_model_create(p, NULL, 1, NULL, &made);
   rt_model_release(made);
   return status;
 }
@@ -63,12 +77,20 @@ static rt_status fill_piece(void* p) {
   return rt_generator_next(generator, p);
 }
 
-static rt_status init_model_load_options(void* p, uint64_t size) { return rt_model_load_options_init(p, size); }
+static rt_status init_model_load_options(void* p, uint64_t size) {
+  return rt_model_load_options_init(p, size);
+}
 static rt_status init_model_config(void* p, uint64_t size) { return rt_model_config_init(p, size); }
 static rt_status init_encode_options(void* p, uint64_t size) { return rt_encode_options_init(p, size); }
-static rt_status init_factory_options(void* p, uint64_t size) { return rt_kv_cache_factory_options_init(p, size); }
-static rt_status init_session_options(void* p, uint64_t size) { return rt_decode_session_options_init(p, size); }
-static rt_status init_generation_options(void* p, uint64_t size) { return rt_generation_options_init(p, size); }
+static rt_status init_factory_options(void* p, uint64_t size) {
+  return rt_kv_cache_factory_options_init(p, size);
+}
+static rt_status init_session_options(void* p, uint64_t size) {
+  return rt_decode_session_options_init(p, size);
+}
+static rt_status init_generation_options(void* p, uint64_t size) {
+  return rt_generation_options_init(p, size);
+}
 
 typedef struct {
   const char* name;
@@ -78,12 +100,16 @@ typedef struct {
 } input;
 
 static const input inputs[] = {
-    {"rt_model_load_options", 16, sizeof(rt_model_load_options), init_model_load_options, use_model_load_options},
+    {"rt_model_load_options", 16, sizeof(rt_model_load_options), init_model_load_options,
+     use_model_load_options},
     {"rt_model_config", 80, sizeof(rt_model_config), init_model_config, use_model_config},
     {"rt_encode_options", 32, sizeof(rt_encode_options), init_encode_options, use_encode_options},
-    {"rt_kv_cache_factory_options", 40, sizeof(rt_kv_cache_factory_options), init_factory_options, use_factory_options},
-    {"rt_decode_session_options", 24, sizeof(rt_decode_session_options), init_session_options, use_session_options},
-    {"rt_generation_options", 96, sizeof(rt_generation_options), init_generation_options, use_generation_options},
+    {"rt_kv_cache_factory_options", 40, sizeof(rt_kv_cache_factory_options), init_factory_options,
+     use_factory_options},
+    {"rt_decode_session_options", 24, sizeof(rt_decode_session_options), init_session_options,
+     use_session_options},
+    {"rt_generation_options", 96, sizeof(rt_generation_options), init_generation_options,
+     use_generation_options},
 };
 
 typedef struct {
@@ -124,8 +150,9 @@ static void test_input(const input* in) {
     memset(&value, 0xA5, sizeof value);
     status = in->init(&value, end);
     expect(in->name, end, status, valid);
-    for (i = valid ? end : 0; i < sizeof value; i++) CHECK(value.bytes[i] == 0xA5); /* writes at most `end` bytes */
-    if (end > in->size + 16 && end < LONGEST - 16) continue;                         /* a use may be slow */
+    for (i = valid ? end : 0; i < sizeof value; i++)
+      CHECK(value.bytes[i] == 0xA5);                         /* writes at most `end` bytes */
+    if (end > in->size + 16 && end < LONGEST - 16) continue; /* a use may be slow */
     if (valid) {
       CHECK(value.struct_size == end);
     } else {
@@ -188,6 +215,7 @@ int main(int argc, char** argv) {
   size_t i;
   check_begin(argc, argv);
   OK(rt_model_config_init(&config, sizeof config));
+  make_small(&config);
   OK(rt_tokenizer_create_byte(&tokenizer));
   OK(rt_model_create(&config, tokenizer, 1, NULL, &model));
   OK(rt_kv_cache_factory_create(model, NULL, &factory));

@@ -18,11 +18,15 @@ static void test_encode_and_decode(void) {
   CHECK(required == 3 && tokens[0] == 'h' && tokens[1] == 0xC3 && tokens[2] == 0xA9 && tokens[3] == 9);
   OK(rt_tokenizer_encode(tokenizer, NULL, 0, NULL, tokens, 8, &required));
   CHECK(required == 0);
-  REFUSED(rt_tokenizer_encode(NULL, "a", 1, NULL, tokens, 8, &required), RT_INVALID_ARGUMENT, "tokenizer is NULL");
-  REFUSED(rt_tokenizer_encode(tokenizer, NULL, 1, NULL, tokens, 8, &required), RT_INVALID_ARGUMENT, "text is NULL");
+  REFUSED(rt_tokenizer_encode(NULL, "a", 1, NULL, tokens, 8, &required), RT_INVALID_ARGUMENT,
+          "tokenizer is NULL");
+  REFUSED(rt_tokenizer_encode(tokenizer, NULL, 1, NULL, tokens, 8, &required), RT_INVALID_ARGUMENT,
+          "text is NULL");
   REFUSED(rt_tokenizer_encode(tokenizer, "a", UINT64_MAX, NULL, tokens, 8, &required), RT_OVERFLOW, "text");
-  REFUSED(rt_tokenizer_encode(tokenizer, "a", 1, NULL, NULL, 8, &required), RT_INVALID_ARGUMENT, "tokens is NULL");
-  REFUSED(rt_tokenizer_encode(tokenizer, "a", 1, NULL, tokens, 8, NULL), RT_INVALID_ARGUMENT, "required is NULL");
+  REFUSED(rt_tokenizer_encode(tokenizer, "a", 1, NULL, NULL, 8, &required), RT_INVALID_ARGUMENT,
+          "tokens is NULL");
+  REFUSED(rt_tokenizer_encode(tokenizer, "a", 1, NULL, tokens, 8, NULL), RT_INVALID_ARGUMENT,
+          "required is NULL");
   OK(rt_encode_options_init(&options, sizeof options));
   options.add_special = 2;
   REFUSED(rt_tokenizer_encode(tokenizer, "a", 1, &options, tokens, 8, &required), RT_INVALID_ARGUMENT,
@@ -48,8 +52,10 @@ static void test_encode_and_decode(void) {
   CHECK(memcmp(text, "h\xC3\xA9#", 4) == 0);
   tokens[1] = 256;
   REFUSED(rt_tokenizer_decode(tokenizer, tokens, 3, 0, text, 8, &required), RT_OUT_OF_RANGE, "256");
-  REFUSED(rt_tokenizer_decode(tokenizer, tokens, 3, 2, text, 8, &required), RT_INVALID_ARGUMENT, "skip_special is 2");
-  REFUSED(rt_tokenizer_decode(tokenizer, NULL, 3, 0, text, 8, &required), RT_INVALID_ARGUMENT, "tokens is NULL");
+  REFUSED(rt_tokenizer_decode(tokenizer, tokens, 3, 2, text, 8, &required), RT_INVALID_ARGUMENT,
+          "skip_special is 2");
+  REFUSED(rt_tokenizer_decode(tokenizer, NULL, 3, 0, text, 8, &required), RT_INVALID_ARGUMENT,
+          "tokens is NULL");
 }
 
 static void test_cancel(void) {
@@ -64,7 +70,8 @@ static void test_cancel(void) {
   OK(rt_tokenizer_encode(tokenizer, text, sizeof text, &options, NULL, 0, &required));
   CHECK(required == sizeof text);
   rt_cancel_set(cancel);
-  REFUSED(rt_tokenizer_encode(tokenizer, text, sizeof text, &options, NULL, 0, &required), RT_CANCELLED, "cancelled");
+  REFUSED(rt_tokenizer_encode(tokenizer, text, sizeof text, &options, NULL, 0, &required), RT_CANCELLED,
+          "cancelled");
   rt_cancel_reset(cancel);
   OK(rt_tokenizer_encode(tokenizer, text, sizeof text, &options, NULL, 0, &required));
   options.cancel = (const rt_cancel*)tokenizer;
@@ -78,7 +85,8 @@ static void test_queries(void) {
   uint32_t token = 0, special = 9;
   info.struct_size = sizeof info;
   OK(rt_tokenizer_get_info(tokenizer, &info));
-  CHECK(info.kind == RT_TOKENIZER_BYTE && info.vocabulary_size == 256 && info.adds_bos == 0 && info.reserved == 0);
+  CHECK(info.kind == RT_TOKENIZER_BYTE && info.vocabulary_size == 256 && info.adds_bos == 0 &&
+        info.reserved == 0);
   CHECK(info.bos_token == RT_NO_TOKEN && info.eos_token == RT_NO_TOKEN);
   OK(rt_tokenizer_find(tokenizer, "a", 1, &token));
   CHECK(token == 'a');
@@ -96,7 +104,8 @@ static void test_load(void) {
   rt_tokenizer* loaded = tokenizer;
   FILE* file;
   REFUSED(rt_tokenizer_create_byte(NULL), RT_INVALID_ARGUMENT, "tokenizer is NULL");
-  REFUSED(rt_tokenizer_load("/nowhere/tokenizer.json", 23, &loaded), RT_INPUT_OUTPUT, "/nowhere/tokenizer.json");
+  REFUSED(rt_tokenizer_load("/nowhere/tokenizer.json", 23, &loaded), RT_INPUT_OUTPUT,
+          "/nowhere/tokenizer.json");
   CHECK(loaded == NULL);
   REFUSED(rt_tokenizer_load(NULL, 3, &loaded), RT_INVALID_ARGUMENT, "path is NULL");
   snprintf(path, sizeof path, "%s/tokenizer.json", check_scratch);

@@ -1,6 +1,5 @@
 #include "riftco/model.h"
 
-#include "base/log.h"
 #include "capi/arguments.h"
 #include "capi/handles.h"
 #include "model/load.h"
@@ -71,11 +70,7 @@ rt_status rt_model_load(const char* path, uint64_t path_size, const rt_model_loa
                         rt_model** model) {
   return guarded_create(__func__, "model", model, [&] {
     const std::string_view file = text_argument(path, path_size, "path");
-    auto loaded = load_model(file, load_options(options));
-    log(LogLevel::info, "loaded %s: %" PRIu64 " parameters, %zu bytes",
-        quoted(file.data(), file.size()).c_str(), parameter_count(loaded->config()),
-        loaded->weights().bytes());
-    return std::make_unique<rt_model>(std::move(loaded));
+    return std::make_unique<rt_model>(load_model(file, load_options(options)));
   });
 }
 

@@ -1,0 +1,225 @@
+// The C++ classes: test_serving REPORT SCRATCH_FOLDER. Failures go to the report; nothing is printed.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "riftco_transformer/stages/serving/stack.hpp"
+
+namespace artifacts = riftco_transformer::artifacts;
+namespace serve = riftco_transformer::stages::serving;
+using riftco_transformer::CancelFlag;
+using riftco_transformer::Error;
+using riftco_transformer::ExecutionBackend;
+
+namespace {
+
+std::ofstream report;
+bool failed = false;
+
+#define CHECK(condition)                                             \
+  do {                                                               \
+    if (!(condition)) {                                              \
+      failed = true;                                                 \
+      report << __FILE__ << ':' << __LINE__ << ": " #condition "\n"; \
+    }                                                                \
+  } while (0)
+
+// `f` throws an Error with this status and a message that holds the text.
+template <class F>
+void check_throws(int line, rt_status status, const std::string& text, F&& f) {
+  try {
+    f();
+    report << __FILE__ << ':' << line << ": nothing was thrown\n";
+  } catch (const Error& error) {
+    if (error.status() == status && std::strstr(error.what(), text.c_str()) != nullptr) return;
+    report << __FILE__ << ':' << line << ": status " << error.status() << ", " << error.what() << '\n';
+  }
+  failed = true;
+}
+#define THROWS(status, text, ...) check_throws(__LINE__, status, text, [&] { __VA_ARGS__; })
+
+static_assert(std::is_aggregate_v<serve::ServingConfig> && std::is_aggregate_v<serve::GenerationConfig>);
+static_assert(serve::ServingConfig{}.maximum_new_tokens == 256 &&
+              serve::ServingConfig{}.kv_cache_block_size == 16);
+static_assert(serve::ServingConfig{}.kv_cache_kind == serve::KvCacheKind::Paged);
+static_assert(serve::ServingConfig{ExecutionBackend::Cpu, 5}.maximum_new_tokens == 5);
+static_assert(std::is_nothrow_move_constructible_v<artifacts::Model> &&
+              !std::is_copy_constructible_v<artifacts::Model>);
+static_assert(std::is_move_constructible_v<serve::ServingStack> &&
+              std::is_move_assignable_v<serve::DecodeSession>);
+
+artifacts::Model make_model() {
+  rt_model_config config;
+  riftco_transformer::detail::check(rt_model_config_init(&config, sizeof config));
+  config.layer_count = 2;
+  config.maximum_context = 64;
+  return artifacts::Model(config, artifacts::Tokenizer::byte(), 1);
+}
+
+void test_artifacts(const std::string& folder) {
+  const artifacts::Model model = make_model();
+  CHECK(model.config().layer_count == 2 && model.info().session_count == 0);
+  const artifacts::Tokenizer tokenizer = model.tokenizer();
+  CHECK(tokenizer.info().vocabulary_size == 256);
+  const std::vector<std::uint32_t> ids = tokenizer.encode("h\xC3\xA9");
+  CHECK(ids == std::vector<std::uint32_t>({'h', 0xC3, 0xA9}));
+  CHECK(tokenizer.decode(ids) == "h\xC3\xA9" && tokenizer.encode("").empty() && tokenizer.decode({}).empty());
+  CHECK(tokenizer.find("h") == 'h' && tokenizer.find("hh") == RT_NO_TOKEN);
+  THROWS(RT_OUT_OF_RANGE, "[rt_tokenizer_decode]", tokenizer.decode(std::vector<std::uint32_t>{256}));
+
+  const std::string path = folder + "/model.rift";
+  model.save(path);
+  const artifacts::ModelSnapshot snapshot(path);
+  CHECK(snapshot.path() == path && snapshot.description().front() == '{' &&
+        snapshot.description().back() == '}');
+  CHECK(snapshot.load(ExecutionBackend::Cpu, 1).logits(ids) == model.logits(ids));
+  CHECK(model.logits(ids).size() == 3 * 256);
+  THROWS(RT_INPUT_OUTPUT, "missing.gguf", artifacts::ModelSnapshot(folder + "/missing.gguf"));
+  THROWS(RT_BACKEND_UNAVAILABLE, "cuda", snapshot.load(ExecutionBackend::Cuda));
+  THROWS(RT_BACKEND_UNAVAILABLE, "tpu", riftco_transformer::require_backend(ExecutionBackend::Tpu));
+  riftco_transformer::require_backend(ExecutionBackend::Cpu);
+  CancelFlag cancel;
+  cancel.set();
+  THROWS(RT_CANCELLED, "cancelled", model.logits(ids, &cancel));
+}
+
+void test_sessions() {
+  artifacts::Model model = make_model();
+  const serve::PagedKvCachePool pool(model, 4, 20);
+  serve::DecodeSession paged(model, pool), contiguous(model, serve::KvCacheKind::Contiguous);
+  CHECK(paged.cache_kind() == serve::KvCacheKind::Paged && paged.block_size() == 4 && paged.capacity() == 64);
+  CHECK(contiguous.cache_kind() == serve::KvCacheKind::Contiguous && contiguous.block_size() == 64);
+  const std::vector<std::uint32_t> prompt = {1, 2, 3, 4, 5};
+  CHECK(paged.prefill(prompt) == contiguous.prefill(prompt));
+  CHECK(pool.usage().block_count == 20 && pool.usage().free_count == 18);
+  CHECK(paged.step(6) == contiguous.step(6));
+  THROWS(RT_OUT_OF_RANGE, "token 256", paged.step(256));
+  std::vector<float> small(255);
+  THROWS(RT_BUFFER_TOO_SMALL, "255", paged.step(1, small));
+  THROWS(RT_OUT_OF_RANGE, "7", paged.truncate(7));
+
+  serve::DecodeSession fork = paged.fork();
+  CHECK(fork.size() == 6 && fork.step(7) == contiguous.step(7) && paged.size() == 6);
+  contiguous.truncate(6);
+  std::vector<float> rows(2 * 256);
+  serve::DecodeSession* batch[] = {&paged, &contiguous};
+  serve::step_many(batch, std::vector<std::uint32_t>{9, 9}, rows);
+  CHECK(std::equal(rows.begin(), rows.begin() + 256, rows.begin() + 256) && paged.size() == 7);
+  THROWS(RT_INVALID_ARGUMENT, "one token", serve::step_many(batch, std::vector<std::uint32_t>{9}, rows));
+  batch[1] = nullptr;
+  THROWS(RT_INVALID_ARGUMENT, "sessions[1] is NULL",
+         serve::step_many(batch, std::vector<std::uint32_t>{9, 9}, rows));
+
+  // Sessions outlive their model; a moved-from one throws.
+  { const artifacts::Model gone = std::move(model); }
+  CHECK(paged.step(1) == contiguous.step(1));
+  serve::DecodeSession moved = std::move(paged);
+  THROWS(RT_INVALID_ARGUMENT, "session is NULL", paged.reset());
+  moved.reset();
+  CHECK(moved.size() == 0);
+}
+
+void test_generation() {
+  const artifacts::Model model = make_model();
+  const artifacts::Tokenizer tokenizer = model.tokenizer();
+  const serve::PagedKvCachePool paged(model, 3);
+  const serve::ContiguousKvCacheFactory contiguous(model);
+  serve::GenerationEngine engine(model, tokenizer, paged), other(model, tokenizer, contiguous);
+  const serve::GenerationConfig config{.max_new_tokens = 80, .temperature = 0.8f, .top_k = 40, .seed = 7};
+  const serve::GenerationResult result = engine.generate("Once", config);  // beyond 64 positions: rolls over
+  CHECK(result.tokens.size() == 80 && result.log_probabilities.size() == 80 &&
+        result.statistics.rollovers > 0);
+  CHECK(result.text == other.generate("Once", config).text);  // swapping the factory changes nothing
+  CHECK(result.text == engine.generate(tokenizer.encode("Once"), config).text);
+
+  std::string text;
+  std::size_t pieces = 0;
+  for (const serve::GenerationPiece& piece : engine.stream("Once", config)) {
+    text += piece.text;
+    pieces++;
+  }
+  CHECK(text == result.text && pieces >= 80);
+  for (const serve::GenerationPiece& piece : engine.stream("Once", config)) {
+    CHECK(piece.token == result.tokens[0] && piece.log_probability == result.log_probabilities[0]);
+    break;  // dropped by the next start
+  }
+
+  engine.start("Once");
+  for (float& logit : engine.logits()) logit = 0;
+  engine.logits()['x'] = 1;
+  CHECK(engine.next().token == 'x');
+
+  const std::string stop = result.text.substr(4, 2);
+  serve::GenerationConfig stopping = config;
+  stopping.stop_strings = {stop};
+  const serve::GenerationResult stopped = engine.generate("Once", stopping);
+  CHECK(stopped.finish == serve::FinishReason::Stop && stopped.text.find(stop) == std::string::npos);
+  stopping.stop_strings.clear();
+  stopping.stop_tokens = {result.tokens[2]};
+  CHECK(engine.generate("Once", stopping).finish == serve::FinishReason::Stop);
+
+  THROWS(RT_INVALID_STATE, "no generation is running", engine.next());
+  THROWS(RT_INVALID_ARGUMENT, "temperature", engine.generate("Once", {.temperature = -1}));
+  THROWS(RT_INVALID_ARGUMENT, "prompt", engine.start(""));
+  const std::string long_prompt(65, 'a');
+  THROWS(RT_CONTEXT_FULL, "65", engine.start(long_prompt, {.rollover = serve::Rollover::Stop}));
+}
+
+// From another thread, while the generation runs; nothing is lost.
+void test_cancel() {
+  serve::ServingStack serving(make_model());
+  serve::GenerationEngine& engine = serving.engine();
+  CancelFlag cancel;
+  engine.start("endless", {.max_new_tokens = UINT64_MAX, .cancel = &cancel});
+  std::thread setter([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    cancel.set();
+  });
+  THROWS(RT_CANCELLED, "cancelled", while (true) engine.next());
+  setter.join();
+  cancel.reset();
+  CHECK(engine.next().finish == serve::FinishReason::None);
+}
+
+void test_stack() {
+  serve::ServingConfig config;
+  config.maximum_new_tokens = 5;
+  config.threads = 1;
+  serve::ServingStack serving(make_model(), config);
+  const serve::GenerationResult capped = serving.generate("Tensor:");
+  CHECK(capped.tokens.size() == 5 && serving.generate("Tensor:", {3}).tokens.size() == 3);
+  CHECK(serving.model().config().maximum_context == 64 && serving.tokenizer().info().vocabulary_size == 256);
+  CHECK(serving.cache().usage().block_size == 16 && serving.cache().usage().block_count == 4);
+  config.kv_cache_kind = serve::KvCacheKind::Contiguous;
+  serve::ServingStack contiguous(make_model(), config);
+  CHECK(contiguous.generate("Tensor:").text == capped.text && contiguous.cache().usage().block_size == 64);
+  serve::ServingStack moved = std::move(serving);
+  CHECK(moved.generate("Tensor:").text == capped.text);
+  config.kv_cache_kind = serve::KvCacheKind::Paged;
+  config.kv_cache_block_size = 0;
+  THROWS(RT_INVALID_ARGUMENT, "block", serve::ServingStack(make_model(), config));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 99;
+  report.open(argv[1]);
+  try {
+    test_artifacts(argv[2]);
+    test_sessions();
+    test_generation();
+    test_cancel();
+    test_stack();
+  } catch (const std::exception& error) {
+    report << "unexpected: " << error.what() << '\n';
+    failed = true;
+  }
+  return failed ? 1 : 0;
+}
