@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from riftco_transformer.artifacts import Runtime
 from riftco_transformer.kv_cache import KvCacheFactory
 from riftco_transformer.serving import TextGenerator
@@ -31,7 +30,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_peak_memory(smollm2_path: Path) -> None:
-    """A Python process that decodes 32 + 128 tokens with a pool of 2,048: at most 160 MB for the 98 MB file."""
+    """Decoding 32 + 128 tokens with a pool of 2,048 takes at most 160 MB in all, with a file of 98 MB."""
     peak = subprocess.check_output([sys.executable, "-c", DECODE, str(smollm2_path)], text=True)
     assert int(peak) * 1024 <= 160e6
 
