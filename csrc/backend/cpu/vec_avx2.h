@@ -5,7 +5,7 @@
 namespace riftco {
 namespace {
 
-inline constexpr int kDotRows = 4, kAccumulators = 6, kFloatRows = 6, kFloatVectors = 2;
+inline constexpr int kDotRows = 6, kAccumulators = 6, kFloatRows = 6, kFloatVectors = 2;
 
 struct F16 {
   __m256 a, b;  // lanes 0..7, 8..15
