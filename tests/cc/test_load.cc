@@ -1,0 +1,245 @@
+// Whole files through the importers: logits against transformers' (tests/golden), .rift round trips, refusals by name.
+#include "model/load.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "serve/decode_session.h"
+
+namespace riftco {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+fs::path golden() { return std::getenv("RIFTCO_TEST_DATA"); }
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_(fs::temp_directory_path() / ("riftco-test-load-" + std::to_string(getpid()))) {
+    fs::create_directories(path_);
+  }
+  ~TemporaryFolder() { fs::remove_all(path_); }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+std::string read_text(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+void write_text(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+
+struct Sequence {
+  std::vector<uint32_t> ids;
+  std::vector<float> logits;  // [ids, vocabulary]
+};
+
+// tests/golden/README.md has the layout.
+std::vector<Sequence> read_golden(const fs::path& path) {
+  const std::string bytes = read_text(path);
+  size_t at = 0;
+  auto read = [&](void* out, size_t size) {
+    if (at + size > bytes.size()) throw std::runtime_error("short golden " + path.string());
+    std::memcpy(out, bytes.data() + at, size);
+    at += size;
+  };
+  uint32_t count, shape[2];
+  read(&count, 4);
+  std::vector<Sequence> sequences(count);
+  for (Sequence& s : sequences) {
+    read(shape, 8);
+    s.ids.resize(shape[0]);
+    s.logits.resize(size_t(shape[0]) * shape[1]);
+    read(s.ids.data(), 4 * s.ids.size());
+    read(s.logits.data(), 4 * s.logits.size());
+  }
+  return sequences;
+}
+
+std::vector<float> logits_of(const std::shared_ptr<DecoderOnlyTransformer>& model, const std::vector<uint32_t>& ids) {
+  std::vector<float> logits(ids.size() * model->config().vocabulary_size);
+  sequence_logits(model, ids, nullptr, logits);
+  return logits;
+}
+
+std::vector<fs::path> model_paths() {
+  std::vector<fs::path> paths;
+  for (const auto& entry : fs::directory_iterator(golden() / "models"))
+    if (entry.is_directory()) paths.push_back(entry.path());
+  for (const auto& entry : fs::directory_iterator(golden() / "gguf"))
+    if (entry.path().extension() == ".gguf") paths.push_back(entry.path());
+  return paths;
+}
+
+TEST(Load, LogitsAreThoseOfTransformersAndRiftFilesKeepThemBitForBit) {
+  const TemporaryFolder folder;
+  const auto paths = model_paths();
+  ASSERT_GT(paths.size(), 20u);
+  for (const fs::path& path : paths) {
+    SCOPED_TRACE(path.string());
+    const bool is_folder = fs::is_directory(path);
+    // int8 activations cost accuracy; transformers computes the dequantised weights in float32
+    const bool quantised = path.string().find("q4_1") != std::string::npos || path.string().find("q8_0") != std::string::npos;
+    const auto model = load_model(path.string(), {});
+    fs::path truth = is_folder ? path / "golden.bin" : path;
+    if (!is_folder) truth.replace_extension(".bin");
+    const fs::path rift = folder.path() / "model.rift";
+    save_rift(*model, rift.string());
+    const auto again = load_model(rift.string(), {});
+    EXPECT_EQ(again->config(), model->config());
+    if (model->tokenizer()) {
+      ASSERT_TRUE(again->tokenizer());
+      EXPECT_EQ(again->tokenizer()->to_json(), model->tokenizer()->to_json());
+    }
+    for (const Sequence& s : read_golden(truth)) {
+      const std::vector<float> logits = logits_of(model, s.ids);
+      ASSERT_EQ(logits.size(), s.logits.size());
+      double worst = 0, squares = 0;
+      for (size_t i = 0; i < logits.size(); i++) {
+        worst = std::max(worst, std::fabs(double(logits[i]) - double(s.logits[i])));
+        squares += std::pow(double(logits[i]) - double(s.logits[i]), 2);
+      }
+      if (quantised) {
+        EXPECT_LT(std::sqrt(squares / double(logits.size())), 0.15);
+      } else {
+        EXPECT_LT(worst, 1e-4);
+      }
+      EXPECT_EQ(logits_of(again, s.ids), logits);
+    }
+    const std::string first = read_text(rift);
+    save_rift(*again, rift.string());
+    EXPECT_EQ(read_text(rift), first);  // deterministic
+  }
+}
+
+TEST(Load, InspectDescribesEveryFormat) {
+  for (const fs::path& path : model_paths()) {
+    const json info = json::parse(inspect_model(path.string()));
+    EXPECT_EQ(info["supported"], true) << path;
+    EXPECT_EQ(info["format"], fs::is_directory(path) ? "huggingface" : "gguf");
+    const auto model = load_model(path.string(), {});
+    EXPECT_EQ(info["memory"]["weight_bytes"], model->weights().bytes()) << path;
+    EXPECT_EQ(config_from_json(info["config"].dump(), "inspect"), model->config());
+    EXPECT_FALSE(info["tensors"].empty());
+  }
+}
+
+// Copies a golden folder and changes its config.json.
+void expect_refused(const std::string& source, const std::function<void(json&)>& change, Status status, const std::string& message) {
+  const TemporaryFolder folder;
+  fs::copy(golden() / "models" / source, folder.path(), fs::copy_options::overwrite_existing);
+  json config = json::parse(read_text(folder.path() / "config.json"));
+  change(config);
+  write_text(folder.path() / "config.json", config.dump());
+  try {
+    load_model(folder.path().string(), {});
+    ADD_FAILURE() << message;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), status) << error.what();
+    EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
+  }
+}
+
+TEST(Load, RefusesByNameWhatItDoesNotCompute) {
+  const auto unsupported = Status::unsupported, corrupt = Status::corrupt_data;
+  const std::string llama = "llama-gqa-untied", gpt2 = "gpt2-tied";
+  expect_refused(llama, [](json& c) { c["model_type"] = "mamba"; }, unsupported, "model_type \"mamba\" is not supported");
+  expect_refused(llama, [](json& c) { c["hidden_act"] = "relu"; }, unsupported, "hidden_act");
+  expect_refused(llama, [](json& c) { c["sliding_window"] = 8; }, unsupported, "sliding_window = \"8\"");
+  expect_refused(llama, [](json& c) { c["rope_parameters"]["rope_type"] = "llama3"; }, unsupported, "rope_parameters");
+  expect_refused(llama, [](json& c) { c["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}}; }, unsupported, "rope_scaling");
+  expect_refused(llama, [](json& c) { c["partial_rotary_factor"] = 0.5; }, unsupported, "partial_rotary_factor");
+  expect_refused(llama, [](json& c) { c["quantization_config"] = {{"bits", 4}}; }, unsupported, "quantization_config");
+  expect_refused(llama, [](json& c) { c["num_hidden_layers"] = 1; }, unsupported, "tensors are of no use");
+  expect_refused(llama, [](json& c) { c["num_hidden_layers"] = 3; }, corrupt, "there is no tensor model.layers.2.input_layernorm.weight");
+  expect_refused(llama, [](json& c) { c["hidden_size"] = "64"; }, corrupt, "hidden_size");
+  expect_refused(llama, [](json& c) { c["hidden_size"] = 4096; }, corrupt, "has shape [");
+  expect_refused(llama, [](json& c) { c["intermediate_size"] = 0; }, corrupt, "mlp_width is 0");
+  expect_refused(llama, [](json& c) { c.erase("vocab_size"); }, corrupt, "there is no vocab_size");
+  expect_refused(gpt2, [](json& c) { c["activation_function"] = "swish"; }, unsupported, "activation_function");
+  expect_refused(gpt2, [](json& c) { c["scale_attn_weights"] = false; }, unsupported, "scale_attn_weights");
+  expect_refused(gpt2, [](json& c) { c["n_head"] = 5; }, corrupt, "n_head 5 does not divide n_embd 48");
+  expect_refused(gpt2, [](json& c) { c["vocab_size"] = 100; }, corrupt, "the tokenizer has");
+}
+
+TEST(Load, AHeadInTheFileWinsOverTheTieThatConfigJsonClaims) {
+  const TemporaryFolder folder;
+  fs::copy(golden() / "models/llama-gqa-untied", folder.path());
+  json config = json::parse(read_text(folder.path() / "config.json"));
+  config["tie_word_embeddings"] = true;
+  write_text(folder.path() / "config.json", config.dump());
+  const auto model = load_model(folder.path().string(), {});
+  EXPECT_FALSE(model->config().tied_head);
+  const Sequence s = read_golden(golden() / "models/llama-gqa-untied/golden.bin").back();
+  EXPECT_EQ(logits_of(model, s.ids), logits_of(load_model((golden() / "models/llama-gqa-untied").string(), {}), s.ids));
+}
+
+TEST(Load, RefusesWhatIsNoModel) {
+  const TemporaryFolder folder;
+  auto status_of = [&](const std::string& path) {
+    try {
+      load_model(path, {});
+    } catch (const Error& error) {
+      return error.status();
+    }
+    return Status::ok;
+  };
+  const std::string at = folder.path() / "file";
+  EXPECT_EQ(status_of(at), Status::input_output);
+  write_text(at, "");
+  EXPECT_EQ(status_of(at), Status::corrupt_data);
+  write_text(at, "{}");
+  EXPECT_EQ(status_of(at), Status::corrupt_data);
+  write_text(at, "GGUF");
+  EXPECT_EQ(status_of(at), Status::corrupt_data);
+  write_text(at, std::string(100, '\0'));
+  EXPECT_EQ(status_of(at), Status::corrupt_data);
+  EXPECT_EQ(status_of(folder.path()), Status::input_output);  // a folder without config.json
+  EXPECT_EQ(status_of(golden() / "io/tiny.safetensors"), Status::corrupt_data);  // no config
+  LoadOptions options;
+  options.backend = 2;
+  EXPECT_THROW(load_model((golden() / "models/gpt2-tied").string(), options), Error);
+}
+
+// Every truncation is refused, and the process lives.
+TEST(Load, RefusesEveryTruncatedGgufFile) {
+  const TemporaryFolder folder;
+  const std::string whole = read_text(golden() / "gguf/llama-q8_0-tied.gguf"), at = folder.path() / "cut.gguf";
+  for (size_t size = 0; size < whole.size(); size += 997) {
+    write_text(at, whole.substr(0, size));
+    EXPECT_THROW(load_model(at, {}), Error) << size;
+  }
+}
+
+TEST(Create, IsTheSameForTheSameSeed) {
+  const ModelConfig config;
+  const std::vector<uint32_t> ids{1, 2, 3};
+  const auto a = create_model(config, byte_tokenizer(), 7, {}), b = create_model(config, nullptr, 7, {}),
+             c = create_model(config, nullptr, 8, {});
+  EXPECT_EQ(logits_of(a, ids), logits_of(b, ids));
+  EXPECT_NE(logits_of(a, ids), logits_of(c, ids));
+  double sum = 0, squares = 0;
+  std::vector<float> values(size_t(config.vocabulary_size) * config.width);
+  a->weights().get_rows(0, 0, config.vocabulary_size, reinterpret_cast<std::byte*>(values.data()));
+  for (float v : values) sum += v, squares += double(v) * v;
+  const double n = double(values.size());
+  EXPECT_NEAR(sum / n, 0, 5 * 0.02 / std::sqrt(n));
+  EXPECT_NEAR(std::sqrt(squares / n), 0.02, 0.0005);
+}
+
+}  // namespace
+}  // namespace riftco
