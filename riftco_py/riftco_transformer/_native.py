@@ -65,9 +65,8 @@ def check(status: int) -> None:
 # --- handles and structs ---
 
 
-class Handle:
-    """Owns one native object. Each call holds its own reference to it, so that `close` never waits and
-    never pulls an object away under a call of another thread."""
+class Owned:
+    """Owns one native object, which lives as long as something refers to it. Neither copied nor pickled."""
 
     __slots__ = ("__weakref__", "_native")
     _kind = ""
@@ -77,26 +76,7 @@ class Handle:
         self._native = ffi.gc(native, getattr(lib, self._release))
 
     def _pointer(self) -> Any:
-        native = self._native
-        if native is None:
-            raise errors.InvalidStateError(f"the {self._kind} is closed")
-        return native
-
-    def close(self) -> None:
-        """Gives the native object back once no call uses it. Every later use raises `InvalidStateError`;
-        closing again does nothing."""
-        self._native = None
-
-    @property
-    def closed(self) -> bool:
-        return self._native is None
-
-    def __enter__(self: _Self) -> _Self:
-        self._pointer()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return self._native
 
     def __copy__(self) -> Any:
         raise TypeError(f"a {self._kind} cannot be copied")
@@ -106,6 +86,38 @@ class Handle:
 
     def __reduce_ex__(self, _: object) -> Any:
         raise TypeError(f"a {self._kind} cannot be pickled")
+
+
+class Handle(Owned):
+    """A native object that can be closed. Each call holds its own reference to it, so that `close` never
+    waits and never pulls an object away under a call of another thread."""
+
+    __slots__ = ()
+
+    def _pointer(self) -> Any:
+        native = self._native
+        if native is None:
+            raise errors.InvalidStateError(f"the {self._kind} is closed")
+        return native
+
+    def close(self) -> None:
+        """Gives the native object back once no call uses it.
+
+        Every later use raises `InvalidStateError`; closing again does nothing.
+        """
+        self._native = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._native is None
+
+    def __enter__(self: _Self) -> _Self:
+        self._pointer()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def create(function: Callable[..., int], kind: str, *arguments: Any) -> Any:

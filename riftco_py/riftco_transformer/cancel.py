@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from ._native import Handle, create, lib
+from ._native import Owned, create, lib
 
 T = TypeVar("T")
 
 
-class CancelFlag(Handle):
+class CancelFlag(Owned):
     """A latched flag: once `set` (from any thread or signal handler), calls that were given it raise
     `CancelledError`, with everything as before the call, until `reset`."""
 

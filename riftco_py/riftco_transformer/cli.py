@@ -96,9 +96,7 @@ def generate_command(
     as_json: JsonOption = False,
 ) -> None:
     """Print how a model goes on with a prompt: the text alone on stdout, statistics on stderr."""
-    text: str | bytes = prompt
-    if prompt == "-":
-        text = sys.stdin.buffer.read().removesuffix(b"\n")
+    text = _argument(prompt) if prompt != "-" else sys.stdin.buffer.read().removesuffix(b"\n")
     streaming = sys.stdout.isatty() and not as_json
     with ModelBundle.load(resolve(model)).instantiate(backend.value, threads) as runtime:
         generator = TextGenerator(runtime.model, kv_cache=cache.value, kv_cache_block_size=block_size)
@@ -110,7 +108,7 @@ def generate_command(
             top_p=top_p,
             min_p=min_p,
             seed=seed,
-            stop=stop or (),
+            stop=[_argument(one) for one in stop or ()],
             parse_special=parse_special,
         )
         try:
@@ -158,6 +156,11 @@ def inspect_command(model: ModelArgument, as_json: JsonOption = False) -> None:
     from .inspect_view import render
 
     _write(render(bundle))
+
+
+def _argument(text: str) -> bytes:
+    """UTF-8 of an argument; of one that was not text, its bytes."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _result_document(result: GenerationResult) -> dict[str, Any]:
@@ -221,8 +224,6 @@ def _run(arguments: list[str]) -> int:
         return _fail(error.exit_code, error.format_message(), as_json)
     except RiftcoError as error:
         return _fail(1, str(error), as_json)
-    except UnicodeError as error:
-        return _fail(1, f"an argument is not UTF-8: {error}", as_json)
     except MemoryError:
         return _fail(1, "out of memory", as_json)
     except OSError as error:
@@ -245,6 +246,9 @@ def main() -> None:
         null = os.open(os.devnull, os.O_WRONLY)  # so that the last flush has no error
         for stream in (sys.stdout, sys.stderr):
             os.dup2(null, stream.fileno())
+    except OSError as error:  # while it told of another error
+        code = 1
+        _note(f"riftco: {error}")
     except KeyboardInterrupt:
         code = 130
     sys.exit(code)

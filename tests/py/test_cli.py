@@ -70,6 +70,22 @@ def test_prompt_from_stdin(rift_path: Path, expected: str, arguments: list[str],
     assert (code, out) == (0, expected + "\n")
 
 
+def test_prompt_that_is_not_text(rift_path: Path) -> None:
+    """Its bytes arrive as they are."""
+    with ModelBundle.load(rift_path).instantiate() as runtime:
+        expected = TextGenerator(runtime.model).generate(b"a\xff", max_new_tokens=8).tokens
+    command: list[str | bytes] = [*RIFTCO, "generate", str(rift_path), b"a\xff", "--max-new-tokens=8"]
+    command.append("--json")
+        *RIFTCO,
+        "generate",
+        str(rift_path),
+        b"a\xff",
+        "--max-new-tokens=8",
+        "--json",
+    ]
+    assert json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL))["tokens"] == expected
+
+
 def test_json(rift_path: Path, expected: str) -> None:
     code, out, _ = riftco("generate", rift_path, "Tensor:", "--max-new-tokens=8", "--json")
     result = document(out)
@@ -203,13 +219,11 @@ def test_closed_standard_streams(rift_path: Path) -> None:
     assert result.stdout
 
 
-def test_full_disk(rift_path: Path) -> None:
+@pytest.mark.parametrize("as_json", [False, True])
+def test_full_disk(rift_path: Path, as_json: bool) -> None:
+    command = [*RIFTCO, "inspect", str(rift_path), *(["--json"] if as_json else [])]
     with open("/dev/full", "wb") as full:
-        result = subprocess.run(
-            [*RIFTCO, "generate", str(rift_path), "a", "--max-new-tokens=2"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-        )
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert result.returncode == 1
     assert result.stderr.count(b"\n") == 1
     assert b"No space left" in result.stderr
