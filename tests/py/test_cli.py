@@ -76,13 +76,6 @@ def test_prompt_that_is_not_text(rift_path: Path) -> None:
         expected = TextGenerator(runtime.model).generate(b"a\xff", max_new_tokens=8).tokens
     command: list[str | bytes] = [*RIFTCO, "generate", str(rift_path), b"a\xff", "--max-new-tokens=8"]
     command.append("--json")
-        *RIFTCO,
-        "generate",
-        str(rift_path),
-        b"a\xff",
-        "--max-new-tokens=8",
-        "--json",
-    ]
     assert json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL))["tokens"] == expected
 
 
