@@ -20,5 +20,14 @@ from mesonpy import (  # noqa: F401
 
 def build_wheel(directory: str, settings: dict | None = None, metadata: str | None = None) -> str:
     wheel = Path(directory, mesonpy.build_wheel(directory, settings, metadata))
-    retag = [sys.executable, "-m", "wheel", "tags", "--python-tag=py3", "--abi-tag=none", "--remove", str(wheel)]
+    retag = [
+        sys.executable,
+        "-m",
+        "wheel",
+        "tags",
+        "--python-tag=py3",
+        "--abi-tag=none",
+        "--remove",
+        str(wheel),
+    ]
     return subprocess.run(retag, check=True, capture_output=True, text=True).stdout.split()[-1]
