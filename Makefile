@@ -41,6 +41,7 @@ check: lint sanitize threads ## sanitizers, formatting, lint, types, include dir
 lint: build-test
 	clang-format --dry-run -Werror $(CPP_FILES)
 	python tests/check_includes.py
+	python tests/check_kernel_symbols.py build
 	ruff check .
 	ruff format --check .
 	mypy

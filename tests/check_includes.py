@@ -16,7 +16,7 @@ LAYERS = {
     "csrc/model": {"base", "core", "text", "io", "backend/registry.h"},
     "csrc/train": {"base", "core", "text", "io", "backend/registry.h", "model"},
     "csrc/serve": {"base", "core", "text", "io", "backend/registry.h", "model"},
-    "csrc/capi": {"base", "core", "text", "io", "backend/registry.h", "model", "train", "serve", "riftco"},
+    "csrc/capi": {"base", "core", "text", "io", "backend/registry.h", "backend/cpu/isa.h", "model", "train", "serve", "riftco"},
     "include/riftco": set(),
     "include/riftco_transformer": {"riftco"},
 }
