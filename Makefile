@@ -2,8 +2,6 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 VENV := .venv/bin
-# Tests and tools use the package as it was built: importing it does not start another build.
-export MESONPY_EDITABLE_SKIP := $(CURDIR)/build
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 CPP_FILES = $(shell git ls-files -co --exclude-standard -- '*.h' '*.hpp' '*.c' '*.cc' '*.cpp')
