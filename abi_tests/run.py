@@ -21,12 +21,24 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent / "examples"
+DOCUMENT = HERE.parent / "docs" / "abi.md"
 BASELINE = HERE / "baseline" / "abi.txt"
 C_FLAGS = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
 CPP_FLAGS = ["-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
-COMPILERS = {c: cpp for c, cpp in {"gcc": "g++", "clang": "clang++"}.items() if shutil.which(c) and shutil.which(cpp)}
+COMPILERS = {
+    c: cpp for c, cpp in {"gcc": "g++", "clang": "clang++"}.items() if shutil.which(c) and shutil.which(cpp)
+}
 # What the library may need at run time, by the start of the name.
-ALLOWED_LIBRARIES = ("libc.", "libm.", "libpthread.", "libdl.", "ld-linux", "libstdc++.", "libgcc_s.", "libpcre2-8.")
+ALLOWED_LIBRARIES = (
+    "libc.",
+    "libm.",
+    "libpthread.",
+    "libdl.",
+    "ld-linux",
+    "libstdc++.",
+    "libgcc_s.",
+    "libpcre2-8.",
+)
 
 
 class Failure(Exception):
@@ -34,9 +46,13 @@ class Failure(Exception):
 
 
 def run(command: list[str | Path], **keywords) -> str:
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, **keywords)
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, timeout=300, **keywords
+    )
     if done.returncode != 0:
-        raise Failure(f"{' '.join(map(str, command))}\nexit status {done.returncode}\n{done.stdout}{done.stderr}")
+        raise Failure(
+            f"{' '.join(map(str, command))}\nexit status {done.returncode}\n{done.stdout}{done.stderr}"
+        )
     return done.stdout
 
 
@@ -51,7 +67,9 @@ class Prefix:
         self.version = self.pkg_config("--modversion").strip()
         self.include = Path(self.pkg_config("--variable=includedir").strip())
         library_folder = Path(self.pkg_config("--variable=libdir").strip())
-        self.library = library_folder / ("libriftco.2.dylib" if sys.platform == "darwin" else "libriftco.so.2")
+        self.library = library_folder / (
+            "libriftco.2.dylib" if sys.platform == "darwin" else "libriftco.so.2"
+        )
         paths = "DYLD_LIBRARY_PATH" if sys.platform == "darwin" else "LD_LIBRARY_PATH"
         self.environment = {**os.environ, paths: str(library_folder)}
 
@@ -79,7 +97,9 @@ def check_exports(prefix: Prefix) -> None:
         if not (kind == "A" and name.split("@")[0] in nodes):
             found.add(name)
     if found != expected:
-        raise Failure(f"not exported: {sorted(expected - found)}; exported beyond the manifest: {sorted(found - expected)}")
+        raise Failure(
+            f"not exported: {sorted(expected - found)}; exported beyond the manifest: {sorted(found - expected)}"
+        )
 
 
 def check_dynamic_section(prefix: Prefix) -> None:
@@ -137,7 +157,11 @@ def describe_abi(prefix: Prefix, work: Path) -> str:
     """Structs with sizes and offsets, constants with values, and prototypes, as lines of text."""
     text = header_text(prefix)
     structs = re.findall(r"typedef struct (\w+) \{(.*?)\} \1;", text, re.DOTALL)
-    constants = [name for body in re.findall(r"enum \{(.*?)\}", text, re.DOTALL) for name in re.findall(r"RT_\w+", body)]
+    constants = [
+        name
+        for body in re.findall(r"enum \{(.*?)\}", text, re.DOTALL)
+        for name in re.findall(r"RT_\w+", body)
+    ]
     constants += re.findall(r"#define (RT_\w+) \w+ *$", text, re.MULTILINE)
     lines = []
     for name, body in structs:
@@ -168,7 +192,11 @@ def check_baseline(prefix: Prefix, work: Path) -> None:
     if found != expected:
         gone = [f"- {line}" for line in expected if line not in found]
         new = [f"+ {line}" for line in found if line not in expected]
-        raise Failure("\n".join([f"differs from {BASELINE.name} (after a wanted change: --update-baseline)", *gone, *new]))
+        raise Failure(
+            "\n".join(
+                [f"differs from {BASELINE.name} (after a wanted change: --update-baseline)", *gone, *new]
+            )
+        )
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------
@@ -177,7 +205,9 @@ def check_baseline(prefix: Prefix, work: Path) -> None:
 def build(prefix: Prefix, work: Path, compiler: str, source: Path) -> Path:
     flags = C_FLAGS if source.suffix == ".c" else CPP_FLAGS
     program = work / f"{source.stem}-{compiler}"
-    run([compiler, *flags, "-O1", *prefix.cflags, "-I", HERE, source, "-o", program, *prefix.libs, "-pthread"])
+    run(
+        [compiler, *flags, "-O1", *prefix.cflags, "-I", HERE, source, "-o", program, *prefix.libs, "-pthread"]
+    )
     return program
 
 
@@ -187,7 +217,9 @@ def check_program(prefix: Prefix, work: Path, compilers: list[str], source: Path
     program = [build(prefix, work, compiler, source) for compiler in compilers][-1]
     report, scratch = work / f"{program.name}.report", work / f"{program.name}.scratch"
     scratch.mkdir()
-    done = subprocess.run([program, report, scratch], capture_output=True, text=True, timeout=300, env=prefix.environment)
+    done = subprocess.run(
+        [program, report, scratch], capture_output=True, text=True, timeout=300, env=prefix.environment
+    )
     if done.stdout or done.stderr:
         raise Failure(f"printed {done.stdout!r} {done.stderr!r}")
     if done.returncode != 0:
@@ -198,10 +230,16 @@ def example(prefix: Prefix, program: Path, *arguments: str | Path) -> subprocess
     return subprocess.run([program, *arguments], capture_output=True, timeout=300, env=prefix.environment)
 
 
-def check_examples(prefix: Prefix, work: Path) -> None:
+def small_model(prefix: Prefix, work: Path) -> Path:
     model = work / "model.rift"
-    maker = build(prefix, work, list(COMPILERS)[-1], HERE / "c" / "make_model.c")
-    run([maker, model], env=prefix.environment)
+    if not model.exists():
+        maker = build(prefix, work, list(COMPILERS)[-1], HERE / "c" / "make_model.c")
+        run([maker, model], env=prefix.environment)
+    return model
+
+
+def check_examples(prefix: Prefix, work: Path) -> None:
+    model = small_model(prefix, work)
     texts = set()
     for compilers, source in (
         (list(COMPILERS), EXAMPLES / "generate.c"),
@@ -210,7 +248,9 @@ def check_examples(prefix: Prefix, work: Path) -> None:
         program = [build(prefix, work, compiler, source) for compiler in compilers][-1]
         done = example(prefix, program, model, "Once upon a time", "8")
         if done.returncode != 0 or not done.stdout:
-            raise Failure(f"{source.name} {model}: exit status {done.returncode}, {done.stdout!r} {done.stderr!r}")
+            raise Failure(
+                f"{source.name} {model}: exit status {done.returncode}, {done.stdout!r} {done.stderr!r}"
+            )
         texts.add(done.stdout)
         usage = example(prefix, program)
         if usage.returncode != 2 or b"usage" not in usage.stderr or usage.stdout:
@@ -220,6 +260,19 @@ def check_examples(prefix: Prefix, work: Path) -> None:
             raise Failure(f"{source.name} with a missing file: {missing}")
     if len(texts) != 1:
         raise Failure(f"the examples wrote different texts: {texts}")
+
+
+def check_documented_program(prefix: Prefix, work: Path) -> None:
+    """The program in docs/abi.md compiles as it stands, and writes text or says what is wrong."""
+    source = work / "documented.c"
+    source.write_text(re.findall(r"^```c\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)[0])
+    program = build(prefix, work, list(COMPILERS)[-1], source)
+    done = example(prefix, program, small_model(prefix, work), "Once")
+    if done.returncode != 0 or not done.stdout or done.stderr:
+        raise Failure(f"{done}")
+    missing = example(prefix, program, work / "missing.gguf", "Once")
+    if missing.returncode != 1 or b"missing.gguf" not in missing.stderr or missing.stdout:
+        raise Failure(f"{missing}")
 
 
 def check_version(prefix: Prefix, work: Path) -> None:
@@ -248,12 +301,17 @@ def checks(prefix: Prefix, work: Path):
     for source in sorted((HERE / "cpp").glob("test_*.cpp")):
         yield source.name, lambda source=source: check_program(prefix, work, list(COMPILERS.values()), source)
     yield "examples", lambda: check_examples(prefix, work)
+    yield "the program in docs/abi.md", lambda: check_documented_program(prefix, work)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("prefix", type=Path)
-    parser.add_argument("--update-baseline", action="store_true", help="write baseline/ from the prefix instead")
+    parser.add_argument(
+        "--update-baseline", action="store_true", help="write baseline/ from the prefix instead"
+    )
     arguments = parser.parse_args()
     if not COMPILERS:
         raise SystemExit("neither gcc and g++ nor clang and clang++ are here")
