@@ -1,7 +1,10 @@
 /* Generation: prompt in, then pull pieces of text.
  *
  *   rt_generator_start(g, prompt, size, &options);
- *   do { rt_generator_next(g, &piece); fwrite(piece.bytes, 1, piece.size, out); } while (piece.finish == RT_FINISH_NONE);
+ *   do {
+ *     rt_generator_next(g, &piece);
+ *     fwrite(piece.bytes, 1, piece.size, out);
+ *   } while (piece.finish == RT_FINISH_NONE);
  */
 #ifndef RIFTCO_GENERATE_H
 #define RIFTCO_GENERATE_H
@@ -26,10 +29,10 @@ enum {
 };
 
 enum {
-  RT_FINISH_NONE = 0,   /* not finished: another piece follows */
-  RT_FINISH_EOS = 1,    /* an end-of-generation token */
-  RT_FINISH_STOP = 2,   /* a stop string or stop token */
-  RT_FINISH_LENGTH = 3  /* max_new_tokens, or the context is full under RT_ROLLOVER_STOP */
+  RT_FINISH_NONE = 0,  /* not finished: another piece follows */
+  RT_FINISH_EOS = 1,   /* an end-of-generation token */
+  RT_FINISH_STOP = 2,  /* a stop string or stop token */
+  RT_FINISH_LENGTH = 3 /* max_new_tokens, or the context is full under RT_ROLLOVER_STOP */
 };
 
 typedef struct rt_text {
@@ -53,7 +56,7 @@ typedef struct rt_generation_options {
   uint64_t stop_string_count;
   const uint32_t* stop_tokens; /* copied by start */
   uint64_t stop_token_count;
-  const rt_cancel* cancel;     /* or NULL; looked at by start and next, kept alive until the generation has ended */
+  const rt_cancel* cancel; /* or NULL; looked at by start and next; alive until the generation has ended */
 } rt_generation_options;
 
 RT_API rt_status RT_CALL rt_generation_options_init(rt_generation_options* options, uint64_t size);
@@ -63,43 +66,47 @@ RT_API rt_status RT_CALL rt_generation_options_init(rt_generation_options* optio
 RT_API rt_status RT_CALL rt_generator_create(const rt_model* model, const rt_tokenizer* tokenizer,
                                              rt_kv_cache_factory* factory, rt_generator** generator);
 
-/* Begins a generation: encodes the prompt (with the BOS token where the file says so) and prefills it. A generation that was
- * running is dropped. Pages of an earlier call are used again as far as both begin with the same tokens. On failure (also
- * RT_CANCELLED) no generation is running. An empty prompt of a model without BOS is RT_INVALID_ARGUMENT. */
+/* Begins a generation: encodes the prompt (with the BOS token where the file says so) and prefills it. A
+ * generation that was running is dropped. Pages of an earlier call are used again as far as both begin with
+ * the same tokens. On failure (also RT_CANCELLED) no generation is running. An empty prompt of a model
+ * without BOS is RT_INVALID_ARGUMENT. */
 RT_API rt_status RT_CALL rt_generator_start(rt_generator* generator, const char* prompt, uint64_t prompt_size,
                                             const rt_generation_options* options);
 
 /* The same from token ids, taken as they are. */
-RT_API rt_status RT_CALL rt_generator_start_tokens(rt_generator* generator, const uint32_t* tokens, uint64_t token_count,
+RT_API rt_status RT_CALL rt_generator_start_tokens(rt_generator* generator, const uint32_t* tokens,
+                                                   uint64_t token_count,
                                                    const rt_generation_options* options);
 
 typedef struct rt_generation_piece {
   uint64_t struct_size;
-  const char* bytes;      /* text that became certain, whole UTF-8 characters where the model's output is; maybe empty. Valid
-                             until the generator's next call */
+  const char* bytes; /* text that became certain, whole UTF-8 characters where the model's output is; maybe
+                        empty. Valid until the generator's next call */
   uint64_t size;
-  uint32_t token;         /* the token that was sampled, or RT_NO_TOKEN in a last piece without one */
-  int32_t finish;         /* RT_FINISH_* */
-  float log_probability;  /* of that token under the model's distribution (temperature 1, no filter); 0 without a token */
+  uint32_t token;        /* the token that was sampled, or RT_NO_TOKEN in a last piece without one */
+  int32_t finish;        /* RT_FINISH_* */
+  float log_probability; /* of that token under the model's distribution (temperature 1, no filter); 0 without
+                            a token */
   uint32_t reserved;
 } rt_generation_piece;
 
-/* Samples one token and gives the text that became certain with it. After the piece whose finish is not RT_FINISH_NONE, or
- * before start, RT_INVALID_STATE. A failure (also RT_CANCELLED) loses nothing: the next call goes on. */
+/* Samples one token and gives the text that became certain with it. After the piece whose finish is not
+ * RT_FINISH_NONE, or before start, RT_INVALID_STATE. A failure (also RT_CANCELLED) loses nothing: the next
+ * call goes on. */
 RT_API rt_status RT_CALL rt_generator_next(rt_generator* generator, rt_generation_piece* piece);
 
-/* The logits that the next call will sample from, [*count] = vocabulary_size, writable: a logits hook. Valid until the
- * generator's next call. RT_INVALID_STATE when no generation is running. */
+/* The logits that the next call will sample from, [*count] = vocabulary_size, writable: a logits hook. Valid
+ * until the generator's next call. RT_INVALID_STATE when no generation is running. */
 RT_API rt_status RT_CALL rt_generator_logits(rt_generator* generator, float** logits, uint64_t* count);
 
 typedef struct rt_generation_stats {
   uint64_t struct_size;
-  uint64_t prompt_tokens;   /* of the prompt as given */
-  uint64_t reused_tokens;   /* of them already in the cache */
-  uint64_t new_tokens;      /* sampled so far */
+  uint64_t prompt_tokens; /* of the prompt as given */
+  uint64_t reused_tokens; /* of them already in the cache */
+  uint64_t new_tokens;    /* sampled so far */
   uint64_t rollovers;
-  double prefill_seconds;   /* computing the prompt tokens that were not reused */
-  double decode_seconds;    /* all steps after it, replays included */
+  double prefill_seconds; /* computing the prompt tokens that were not reused */
+  double decode_seconds;  /* all steps after it, replays included */
 } rt_generation_stats;
 
 RT_API rt_status RT_CALL rt_generator_get_stats(const rt_generator* generator, rt_generation_stats* stats);

@@ -13,19 +13,20 @@ typedef struct rt_model rt_model;
 
 typedef struct rt_model_load_options {
   uint64_t struct_size;
-  int32_t backend;   /* RT_BACKEND_*; default CPU */
-  uint32_t threads;  /* workers, the caller included; 0 (default): the CPUs that the process may use */
+  int32_t backend;  /* RT_BACKEND_*; default CPU */
+  uint32_t threads; /* workers, the caller included; 0 (default): the CPUs that the process may use */
 } rt_model_load_options;
 
 RT_API rt_status RT_CALL rt_model_load_options_init(rt_model_load_options* options, uint64_t size);
 
-/* From a .gguf file, a .rift file or a Hugging Face folder (config.json and model.safetensors). What this release does not
- * compute exactly is RT_UNSUPPORTED, by name. */
-RT_API rt_status RT_CALL rt_model_load(const char* path, uint64_t path_size, const rt_model_load_options* options,
-                                       rt_model** model);
+/* From a .gguf file, a .rift file or a Hugging Face folder (config.json and model.safetensors). What this
+ * release does not compute exactly is RT_UNSUPPORTED, by name. */
+RT_API rt_status RT_CALL rt_model_load(const char* path, uint64_t path_size,
+                                       const rt_model_load_options* options, rt_model** model);
 
-/* Describes a file that rt_model_load takes without loading its weights, as one JSON document (UTF-8): format, config, tensors
- * (name, type, shape, bytes), tokenizer, an estimate of the memory. capacity and *required count bytes. */
+/* Describes a file that rt_model_load takes without loading its weights, as one JSON document (UTF-8):
+ * format, config, tensors (name, type, shape, bytes), tokenizer, an estimate of the memory. capacity and
+ * *required count bytes. */
 RT_API rt_status RT_CALL rt_model_inspect(const char* path, uint64_t path_size, char* json, uint64_t capacity,
                                           uint64_t* required);
 
@@ -35,38 +36,46 @@ enum { RT_ACTIVATION_GELU_ERF = 0, RT_ACTIVATION_GELU_TANH = 1, RT_ACTIVATION_SI
 
 /* Projections that have a bias. */
 enum {
-  RT_BIAS_Q = 1, RT_BIAS_K = 2, RT_BIAS_V = 4, RT_BIAS_O = 8, RT_BIAS_UP = 16, RT_BIAS_GATE = 32, RT_BIAS_DOWN = 64,
-  RT_BIAS_HEAD = 128, RT_BIAS_NORMS = 256
+  RT_BIAS_Q = 1,
+  RT_BIAS_K = 2,
+  RT_BIAS_V = 4,
+  RT_BIAS_O = 8,
+  RT_BIAS_UP = 16,
+  RT_BIAS_GATE = 32,
+  RT_BIAS_DOWN = 64,
+  RT_BIAS_HEAD = 128,
+  RT_BIAS_NORMS = 256
 };
 
 typedef struct rt_model_config {
   uint64_t struct_size;
   uint32_t vocabulary_size;
-  uint32_t maximum_context;  /* positions */
+  uint32_t maximum_context; /* positions */
   uint32_t layer_count;
   uint32_t width;
   uint32_t head_count;
-  uint32_t kv_head_count;    /* divides head_count */
+  uint32_t kv_head_count; /* divides head_count */
   uint32_t head_width;
   uint32_t mlp_width;
-  int32_t position;          /* RT_POSITION_* */
-  int32_t norm;              /* RT_NORM_* */
-  int32_t activation;        /* RT_ACTIVATION_* */
-  uint32_t biases;           /* RT_BIAS_* or-ed */
-  uint32_t tied_head;        /* 1: the output head is the token embedding */
-  uint32_t rotary_width;     /* rotated dims of a head, even; 0 with learned positions */
+  int32_t position;      /* RT_POSITION_* */
+  int32_t norm;          /* RT_NORM_* */
+  int32_t activation;    /* RT_ACTIVATION_* */
+  uint32_t biases;       /* RT_BIAS_* or-ed */
+  uint32_t tied_head;    /* 1: the output head is the token embedding */
+  uint32_t rotary_width; /* rotated dims of a head, even; 0 with learned positions */
   double rotary_base;
   double norm_epsilon;
 } rt_model_config;
 
-/* The native default family: pre-LN, erf GELU, biases everywhere, untied head, learned positions, epsilon 1e-5; 256 tokens,
- * 256 positions, 4 layers of width 128 with 4 heads, MLP 512. */
+/* The native default family: pre-LN, erf GELU, biases everywhere, untied head, learned positions, epsilon
+ * 1e-5; 256 tokens, 256 positions, 4 layers of width 128 with 4 heads, MLP 512. */
 RT_API rt_status RT_CALL rt_model_config_init(rt_model_config* config, uint64_t size);
 
-/* A model with random float32 parameters (normal, deviation 0.02; norms one, biases zero), the same for the same seed on every
- * machine. `tokenizer` may be NULL. */
-RT_API rt_status RT_CALL rt_model_create(const rt_model_config* config, const rt_tokenizer* tokenizer, uint64_t seed,
-                                         const rt_model_load_options* options, rt_model** model);
+/* A model with random float32 parameters (normal, deviation 0.02; norms one, biases zero), the same for the
+ * same seed on every machine. `tokenizer` may be NULL. */
+RT_API rt_status RT_CALL rt_model_create(const rt_model_config* config, const rt_tokenizer* tokenizer,
+                                         uint64_t seed, const rt_model_load_options* options,
+                                         rt_model** model);
 
 /* Writes a .rift file: complete or not at all. */
 RT_API rt_status RT_CALL rt_model_save(const rt_model* model, const char* path, uint64_t path_size);
@@ -76,9 +85,9 @@ typedef struct rt_model_info {
   int32_t backend;
   uint32_t threads;
   uint64_t parameter_count;
-  uint64_t weight_bytes;     /* packed weights in memory */
-  uint64_t workspace_bytes;  /* activation memory reserved by sessions and steps so far */
-  uint64_t session_count;    /* decode sessions alive */
+  uint64_t weight_bytes;    /* packed weights in memory */
+  uint64_t workspace_bytes; /* activation memory reserved by sessions and steps so far */
+  uint64_t session_count;   /* decode sessions alive */
 } rt_model_info;
 
 RT_API rt_status RT_CALL rt_model_get_config(const rt_model* model, rt_model_config* config);
@@ -87,10 +96,11 @@ RT_API rt_status RT_CALL rt_model_get_info(const rt_model* model, rt_model_info*
 /* A new reference to the model's tokenizer; RT_INVALID_STATE where the file has none. */
 RT_API rt_status RT_CALL rt_model_tokenizer(const rt_model* model, rt_tokenizer** tokenizer);
 
-/* Logits of a whole sequence, [token_count, vocabulary_size]; bit for bit those of decoding it token by token. At most
- * maximum_context tokens. cancel may be NULL. capacity and *required count floats. */
+/* Logits of a whole sequence, [token_count, vocabulary_size]; bit for bit those of decoding it token by
+ * token. At most maximum_context tokens. cancel may be NULL. capacity and *required count floats. */
 RT_API rt_status RT_CALL rt_model_logits(const rt_model* model, const uint32_t* tokens, uint64_t token_count,
-                                         const rt_cancel* cancel, float* logits, uint64_t capacity, uint64_t* required);
+                                         const rt_cancel* cancel, float* logits, uint64_t capacity,
+                                         uint64_t* required);
 
 RT_API void RT_CALL rt_model_release(rt_model* model);
 

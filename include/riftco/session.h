@@ -13,34 +13,37 @@ enum { RT_KV_CACHE_CONTIGUOUS = 0, RT_KV_CACHE_PAGED = 1 };
 
 /* --- key/value cache factories --------------------------------------------------------------------------------------- */
 
-/* Where caches come from: a paged pool shared by any number of sessions and generators, or contiguous caches of one page of
- * the maximum context each. Thread-safe. */
+/* Where caches come from: a paged pool shared by any number of sessions and generators, or contiguous caches
+ * of one page of the maximum context each. Thread-safe. */
 typedef struct rt_kv_cache_factory rt_kv_cache_factory;
 
 typedef struct rt_kv_cache_factory_options {
   uint64_t struct_size;
-  int32_t kind;              /* RT_KV_CACHE_*; default paged */
-  uint32_t reserved;         /* 0 */
-  uint64_t block_size;       /* tokens per page; default 16; contiguous: 0 or the maximum context */
-  uint64_t block_count;      /* pages of the pool; 0 (default): one full context. Contiguous: 0 */
-  uint64_t maximum_context;  /* longest sequence; 0 (default): the model's */
+  int32_t kind;         /* RT_KV_CACHE_*; default paged */
+  uint32_t reserved;    /* 0 */
+  uint64_t block_size;  /* tokens per page; default 16; contiguous: left at it, 0 or the maximum context */
+  uint64_t block_count; /* pages of the pool; 0 (default): one full context. Contiguous: 0 */
+  uint64_t maximum_context; /* longest sequence; 0 (default): the model's */
 } rt_kv_cache_factory_options;
 
-RT_API rt_status RT_CALL rt_kv_cache_factory_options_init(rt_kv_cache_factory_options* options, uint64_t size);
+RT_API rt_status RT_CALL rt_kv_cache_factory_options_init(rt_kv_cache_factory_options* options,
+                                                          uint64_t size);
 
 /* For models of this model's geometry (back end, layers, key/value heads, head width). */
-RT_API rt_status RT_CALL rt_kv_cache_factory_create(const rt_model* model, const rt_kv_cache_factory_options* options,
+RT_API rt_status RT_CALL rt_kv_cache_factory_create(const rt_model* model,
+                                                    const rt_kv_cache_factory_options* options,
                                                     rt_kv_cache_factory** factory);
 
 typedef struct rt_kv_cache_usage {
   uint64_t struct_size;
-  uint64_t block_size;       /* tokens per page */
-  uint64_t block_count;      /* pages in all; contiguous: pages that exist now */
-  uint64_t free_count;       /* pages that no cache holds */
-  uint64_t allocated_bytes;  /* memory of the pages that were ever leased */
+  uint64_t block_size;      /* tokens per page */
+  uint64_t block_count;     /* pages in all; contiguous: pages that exist now */
+  uint64_t free_count;      /* pages that no cache holds */
+  uint64_t allocated_bytes; /* memory of the pages that were ever leased */
 } rt_kv_cache_usage;
 
-RT_API rt_status RT_CALL rt_kv_cache_factory_get_usage(const rt_kv_cache_factory* factory, rt_kv_cache_usage* usage);
+RT_API rt_status RT_CALL rt_kv_cache_factory_get_usage(const rt_kv_cache_factory* factory,
+                                                       rt_kv_cache_usage* usage);
 RT_API void RT_CALL rt_kv_cache_factory_release(rt_kv_cache_factory* factory);
 
 /* --- sessions -------------------------------------------------------------------------------------------------------- */
@@ -49,32 +52,38 @@ typedef struct rt_decode_session rt_decode_session;
 
 typedef struct rt_decode_session_options {
   uint64_t struct_size;
-  int32_t kind;                   /* RT_KV_CACHE_*; default paged */
-  uint32_t reserved;              /* 0 */
-  uint64_t block_size;            /* tokens per page; default 16 */
-  uint64_t maximum_context;       /* 0 (default): the model's */
-  rt_kv_cache_factory* factory;   /* NULL (default): a factory of the session's own for one full context; else kind and
-                                     block_size must be the factory's or left at their defaults, maximum_context 0 or at most its */
-  const rt_cancel* cancel;        /* looked at by every step of the session; or NULL */
+  int32_t kind;                 /* RT_KV_CACHE_*; default paged */
+  uint32_t reserved;            /* 0 */
+  uint64_t block_size;          /* tokens per page; default 16 */
+  uint64_t maximum_context;     /* 0 (default): the model's */
+  rt_kv_cache_factory* factory; /* NULL (default): a factory of the session's own for one full context; else
+                                   kind and block_size must be the factory's or left at their defaults,
+                                   maximum_context 0 or at most its */
+  const rt_cancel* cancel;      /* looked at by every step of the session; or NULL */
 } rt_decode_session_options;
 
 RT_API rt_status RT_CALL rt_decode_session_options_init(rt_decode_session_options* options, uint64_t size);
 
-RT_API rt_status RT_CALL rt_model_decode_session_create(const rt_model* model, const rt_decode_session_options* options,
+RT_API rt_status RT_CALL rt_model_decode_session_create(const rt_model* model,
+                                                        const rt_decode_session_options* options,
                                                         rt_decode_session** session);
 
-/* Decodes one token at position size(). logits: [vocabulary_size] of the next token; capacity (floats) must be large enough
- * and required not NULL. RT_CONTEXT_FULL, RT_CACHE_EXHAUSTED, RT_CANCELLED, RT_NON_FINITE: nothing was changed. */
-RT_API rt_status RT_CALL rt_decode_session_step(rt_decode_session* session, uint32_t token, float* logits, uint64_t capacity,
-                                                uint64_t* required);
+/* Decodes one token at position size(). logits: [vocabulary_size] of the next token; capacity (floats) must
+ * be large enough and required not NULL. RT_CONTEXT_FULL, RT_CACHE_EXHAUSTED, RT_CANCELLED, RT_NON_FINITE:
+ * nothing was changed. */
+RT_API rt_status RT_CALL rt_decode_session_step(rt_decode_session* session, uint32_t token, float* logits,
+                                                uint64_t capacity, uint64_t* required);
 
 /* Decodes token_count >= 1 tokens, all or none; logits [vocabulary_size] are those after the last. */
-RT_API rt_status RT_CALL rt_decode_session_prefill(rt_decode_session* session, const uint32_t* tokens, uint64_t token_count,
-                                                   float* logits, uint64_t capacity, uint64_t* required);
+RT_API rt_status RT_CALL rt_decode_session_prefill(rt_decode_session* session, const uint32_t* tokens,
+                                                   uint64_t token_count, float* logits, uint64_t capacity,
+                                                   uint64_t* required);
 
-/* One token for each of count different sessions of one model as one batch, all or none; logits [count, vocabulary_size]. */
-RT_API rt_status RT_CALL rt_decode_session_step_many(rt_decode_session* const* sessions, const uint32_t* tokens,
-                                                     uint64_t count, float* logits, uint64_t capacity, uint64_t* required);
+/* One token for each of count different sessions of one model as one batch, all or none; logits [count,
+ * vocabulary_size]. */
+RT_API rt_status RT_CALL rt_decode_session_step_many(rt_decode_session* const* sessions,
+                                                     const uint32_t* tokens, uint64_t count, float* logits,
+                                                     uint64_t capacity, uint64_t* required);
 
 /* Back to an empty sequence; returns all pages. */
 RT_API rt_status RT_CALL rt_decode_session_reset(rt_decode_session* session);

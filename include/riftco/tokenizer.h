@@ -16,19 +16,20 @@ enum { RT_TOKENIZER_BYTE = 0, RT_TOKENIZER_BPE = 1 };
 
 typedef struct rt_tokenizer_info {
   uint64_t struct_size;
-  int32_t kind;              /* RT_TOKENIZER_* */
-  uint32_t vocabulary_size;  /* ids are below this */
-  uint32_t bos_token;        /* or RT_NO_TOKEN */
-  uint32_t eos_token;        /* the first end-of-generation token, or RT_NO_TOKEN */
-  uint32_t adds_bos;         /* 1 when the file says that prompts begin with the BOS token */
+  int32_t kind;             /* RT_TOKENIZER_* */
+  uint32_t vocabulary_size; /* ids are below this */
+  uint32_t bos_token;       /* or RT_NO_TOKEN */
+  uint32_t eos_token;       /* the first end-of-generation token, or RT_NO_TOKEN */
+  uint32_t adds_bos;        /* 1 when the file says that prompts begin with the BOS token */
   uint32_t reserved;
 } rt_tokenizer_info;
 
 typedef struct rt_encode_options {
   uint64_t struct_size;
-  uint32_t add_special;    /* 1: add the tokens that the file says surround a prompt (BOS). Default 0 */
-  uint32_t parse_special;  /* 1: read the text of special tokens in the input as those tokens. Default 0 */
-  uint32_t strict;         /* 1: a byte without any token is RT_INVALID_ARGUMENT instead of being left out. Default 0 */
+  uint32_t add_special;   /* 1: add the tokens that the file says surround a prompt (BOS). Default 0 */
+  uint32_t parse_special; /* 1: read the text of special tokens in the input as those tokens. Default 0 */
+  uint32_t
+      strict; /* 1: a byte without any token is RT_INVALID_ARGUMENT instead of being left out. Default 0 */
   uint32_t reserved;
   const rt_cancel* cancel; /* or NULL */
 } rt_encode_options;
@@ -44,20 +45,22 @@ RT_API rt_status RT_CALL rt_tokenizer_load(const char* path, uint64_t path_size,
 RT_API rt_status RT_CALL rt_tokenizer_get_info(const rt_tokenizer* tokenizer, rt_tokenizer_info* info);
 
 /* Text (any bytes) to ids. */
-RT_API rt_status RT_CALL rt_tokenizer_encode(const rt_tokenizer* tokenizer, const char* text, uint64_t text_size,
-                                             const rt_encode_options* options, uint32_t* tokens, uint64_t capacity,
-                                             uint64_t* required);
+RT_API rt_status RT_CALL rt_tokenizer_encode(const rt_tokenizer* tokenizer, const char* text,
+                                             uint64_t text_size, const rt_encode_options* options,
+                                             uint32_t* tokens, uint64_t capacity, uint64_t* required);
 
 /* Ids to exact bytes (may be invalid UTF-8 where the ids are). skip_special 1 leaves special tokens out. */
-RT_API rt_status RT_CALL rt_tokenizer_decode(const rt_tokenizer* tokenizer, const uint32_t* tokens, uint64_t token_count,
-                                             uint32_t skip_special, char* text, uint64_t capacity, uint64_t* required);
+RT_API rt_status RT_CALL rt_tokenizer_decode(const rt_tokenizer* tokenizer, const uint32_t* tokens,
+                                             uint64_t token_count, uint32_t skip_special, char* text,
+                                             uint64_t capacity, uint64_t* required);
 
 /* The id whose text is exactly this, special tokens included; RT_NO_TOKEN where there is none. */
-RT_API rt_status RT_CALL rt_tokenizer_find(const rt_tokenizer* tokenizer, const char* text, uint64_t text_size,
-                                           uint32_t* token);
+RT_API rt_status RT_CALL rt_tokenizer_find(const rt_tokenizer* tokenizer, const char* text,
+                                           uint64_t text_size, uint32_t* token);
 
 /* 1 when the token is a special (control) token. */
-RT_API rt_status RT_CALL rt_tokenizer_is_special(const rt_tokenizer* tokenizer, uint32_t token, uint32_t* special);
+RT_API rt_status RT_CALL rt_tokenizer_is_special(const rt_tokenizer* tokenizer, uint32_t token,
+                                                 uint32_t* special);
 
 RT_API void RT_CALL rt_tokenizer_release(rt_tokenizer* tokenizer);
 
@@ -69,12 +72,14 @@ typedef struct rt_stream_decoder rt_stream_decoder;
 RT_API rt_status RT_CALL rt_stream_decoder_create(const rt_tokenizer* tokenizer, uint32_t skip_special,
                                                   rt_stream_decoder** decoder);
 
-/* Takes one id. *text points to the bytes that became complete (perhaps none), valid until the next call on the decoder. */
+/* Takes one id. *text points to the bytes that became complete (perhaps none), valid until the next call on
+ * the decoder. */
 RT_API rt_status RT_CALL rt_stream_decoder_push(rt_stream_decoder* decoder, uint32_t token, const char** text,
                                                 uint64_t* text_size);
 
 /* Gives what was held back, complete or not, and starts anew. */
-RT_API rt_status RT_CALL rt_stream_decoder_flush(rt_stream_decoder* decoder, const char** text, uint64_t* text_size);
+RT_API rt_status RT_CALL rt_stream_decoder_flush(rt_stream_decoder* decoder, const char** text,
+                                                 uint64_t* text_size);
 
 RT_API void RT_CALL rt_stream_decoder_release(rt_stream_decoder* decoder);
 
