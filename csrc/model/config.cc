@@ -117,7 +117,7 @@ uint64_t parameter_count(const ModelConfig& config) {
 }
 
 std::string config_to_json(const ModelConfig& c) {
-  ordered_json out;
+  ordered_json out = ordered_json::object();  // a null value that becomes one is not safe without memory
   for (const Field& field : kFields) out[field.name] = c.*field.value;
   out["position"] = kPositionNames[size_t(c.position)];
   out["rotary_width"] = c.rotary_width;

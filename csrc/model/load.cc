@@ -93,7 +93,7 @@ void check_vocabulary(const ModelFile& file, const Tokenizer* tokenizer, const M
 
 nlohmann::ordered_json describe(const Tokenizer& tokenizer) {
   const SpecialTokens& special = tokenizer.special();
-  nlohmann::ordered_json out;
+  nlohmann::ordered_json out = nlohmann::ordered_json::object();
   out["kind"] = tokenizer.kind();
   out["vocabulary_size"] = tokenizer.vocabulary_size();
   out["bos_token"] = special.bos ? nlohmann::ordered_json(*special.bos) : nlohmann::ordered_json();
@@ -147,7 +147,7 @@ std::shared_ptr<DecoderOnlyTransformer> load_model(std::string_view path, const 
 
 std::string inspect_model(std::string_view path) {
   const std::unique_ptr<ModelFile> file = open_model_file(path);
-  nlohmann::ordered_json out;
+  nlohmann::ordered_json out = nlohmann::ordered_json::object();
   out["path"] = file->path();
   out["format"] = file->format();
   out["supported"] = true;
