@@ -142,19 +142,20 @@ float tile_softmax(float* scores, uint32_t visible, float* maximum, float* total
   return correction;
 }
 
-// output[line] = output[line] * correction[line] + sum over keys from .. to of probability * value, in order.
+// N vectors of dims from dim d on: output[line] = output[line] * correction[line], then + probability * value for the keys
+// from .. to in order.
 template <int R, int N>
 RIFTCO_INLINE void add_values(const KeyTile& tile, const float (*p)[kKeyTile], uint32_t from, uint32_t to,
-                              const float* correction, float* output, size_t padded) {
+                              const float* correction, float* output, size_t padded, size_t d) {
   F16 acc[R][N];
   RIFTCO_UNROLL
   for (int r = 0; r < R; r++)
     RIFTCO_UNROLL
     for (int n = 0; n < N; n++)
-      acc[r][n] = F16::load(output + size_t(r) * padded + 16 * n) * F16::splat(correction[r]);
+      acc[r][n] = F16::load(output + size_t(r) * padded + d + 16 * n) * F16::splat(correction[r]);
   for (uint32_t j = from; j < to;) {
     const uint32_t end = smaller(to, (j / 16 + 1) * 16);
-    const float* value = tile.value[j / 16] + j % 16 * padded;
+    const float* value = tile.value[j / 16] + j % 16 * padded + d;
     multiply(
         acc, end - j, [p, j](size_t t, int r) { return p[r][j + t]; },
         [value, padded](size_t t, int n) { return F16::load(value + t * padded + 16 * n); });
@@ -163,19 +164,15 @@ RIFTCO_INLINE void add_values(const KeyTile& tile, const float (*p)[kKeyTile], u
   RIFTCO_UNROLL
   for (int r = 0; r < R; r++)
     RIFTCO_UNROLL
-    for (int n = 0; n < N; n++) acc[r][n].store(output + size_t(r) * padded + 16 * n);
+    for (int n = 0; n < N; n++) acc[r][n].store(output + size_t(r) * padded + d + 16 * n);
 }
 template <int R>
-RIFTCO_INLINE void add_all_values(KeyTile tile, const float (*p)[kKeyTile], uint32_t from, uint32_t to,
+RIFTCO_INLINE void add_all_values(const KeyTile& tile, const float (*p)[kKeyTile], uint32_t from, uint32_t to,
                                   const float* correction, float* output, size_t padded) {
   constexpr int N = kAcross<R>;
   size_t d = 0;
-  const auto advance = [&](size_t by) {
-    for (auto& v : tile.value) v += by;
-    d += by;
-  };
-  for (; d + 16 * N <= padded; advance(16 * N)) add_values<R, N>(tile, p, from, to, correction, output + d, padded);
-  for (; d < padded; advance(16)) add_values<R, 1>(tile, p, from, to, correction, output + d, padded);
+  for (; d + 16 * N <= padded; d += 16 * N) add_values<R, N>(tile, p, from, to, correction, output, padded, d);
+  for (; d < padded; d += 16) add_values<R, 1>(tile, p, from, to, correction, output, padded, d);
 }
 
 // One tile of keys for R lines of which line r sees the first visible[r] keys; a line that sees none is left alone.
