@@ -253,12 +253,21 @@ class Importer {
     return *id;
   }
 
-  // A name is a string or an object with "content".
-  std::optional<uint32_t> special_token(const json& config, const json& map, const char* name) const {
+  // The content of a named token: a string, or an object with "content". Null when no file has it.
+  const json& special_token(const json& config, const json& map, const char* name) const {
     const json& in_config = optional_field(config, name);
     const json& value = in_config.is_null() ? optional_field(map, name) : in_config;
-    if (value.is_null()) return std::nullopt;
-    return named_token(string_of(value.is_object() ? optional_field(value, "content") : value, name), name);
+    return value.is_object() ? optional_field(value, "content") : value;
+  }
+  std::optional<uint32_t> needed_token(const json& config, const json& map, const char* name) const {
+    const json& content = special_token(config, map, name);
+    return content.is_null() ? std::nullopt : std::optional(named_token(string_of(content, name), name));
+  }
+  // Padding and unknown tokens are only told; files name some that have no id.
+  std::optional<uint32_t> told_token(const json& config, const json& map, const char* name) const {
+    const json& content = special_token(config, map, name);
+    const uint32_t* id = content.is_null() ? nullptr : index_->find(string_of(content, name));
+    return id ? std::optional(*id) : std::nullopt;
   }
 
   void read_special_tokens() {
@@ -268,10 +277,10 @@ class Importer {
     const json map = files_.special_tokens_map.empty()
                          ? none
                          : parse(files_.special_tokens_map, "special_tokens_map.json");
-    spec_.special.bos = special_token(config, map, "bos_token");
-    spec_.special.eos = special_token(config, map, "eos_token");
-    spec_.special.unknown = special_token(config, map, "unk_token");
-    spec_.special.pad = special_token(config, map, "pad_token");
+    spec_.special.bos = needed_token(config, map, "bos_token");
+    spec_.special.eos = needed_token(config, map, "eos_token");
+    spec_.special.unknown = told_token(config, map, "unk_token");
+    spec_.special.pad = told_token(config, map, "pad_token");
     if (spec_.special.eos) add_end_of_generation(spec_.special, *spec_.special.eos);
     if (!files_.generation_config.empty()) read_generation_config();
     spec_.chat_template = files_.chat_template.empty()

@@ -136,14 +136,16 @@ TEST(Tokenizer, BytesWithoutATokenAreDroppedOrRefused) {
 Ids naive_bpe(const TokenizerSpec& spec, Ids ids) {
   std::map<std::string, uint32_t> id_of;
   for (uint32_t id = 0; id < spec.tokens.size(); id++) id_of[spec.tokens[id]] = id;
+  std::map<std::pair<uint32_t, uint32_t>, size_t> ranks;
+  for (const auto [left, right] : spec.merges) ranks.emplace(std::pair(left, right), ranks.size());
   for (;;) {
     size_t best_rank = spec.merges.size(), best_at = 0;
     for (size_t at = 0; at + 1 < ids.size(); at++)
-      for (size_t rank = 0; rank < best_rank; rank++)
-        if (spec.merges[rank] == MergePair{ids[at], ids[at + 1]}) {
-          best_rank = rank;
-          best_at = at;
-        }
+      if (const auto found = ranks.find({ids[at], ids[at + 1]});
+          found != ranks.end() && found->second < best_rank) {
+        best_rank = found->second;
+        best_at = at;
+      }
     if (best_rank == spec.merges.size()) return ids;
     ids[best_at] = id_of.at(spec.tokens[ids[best_at]] + spec.tokens[ids[best_at + 1]]);
     ids.erase(ids.begin() + ptrdiff_t(best_at) + 1);

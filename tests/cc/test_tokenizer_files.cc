@@ -275,6 +275,7 @@ TEST(TokenizerFiles, OtherFilesNameTheSpecialTokens) {
            R"({"eos_token_id": 1})");
   EXPECT_EQ(tokenizer->chat_template(), "2");
   EXPECT_EQ(tokenizer->special().eos, 1u);
+  EXPECT_EQ(read(R"({"pad_token": "<none>"})", "", "")->special().pad, std::nullopt);
   EXPECT_EQ(read(R"({"chat_template": "one"})", "", "", "file")->chat_template(), "file");
   EXPECT_EQ(refusal_of([&] { read(R"({"eos_token": "<none>"})", "", ""); }).message,
             "test: eos_token is \"<none>\", which is not in the vocabulary");

@@ -64,7 +64,7 @@ SNIPPETS = [
     "e\u0301 a\u030a\u0323 n\u0303 Z̷̡͎a̸͉͝l̴̙̈́g̵o",
     "0 1 12 123 1234 12345 1,234.56 -7e-10 0xFFAA 1/2 ½ ¾ Ⅻ ² ④ ٣٤٥",
     "def f(x, *, y=1):\n    if x > y:\n\treturn {'a': [x, y]}  # note\n\n\nclass A: pass\n",
-    "#include <stdio.h>\r\nint main(void) {\r\n  printf(\"%d\\n\", 42);\r\n}\r\n",
+    '#include <stdio.h>\r\nint main(void) {\r\n  printf("%d\\n", 42);\r\n}\r\n',
     "a  b   c    d     e" + " " * 40 + "f" + " " * 17,
     "\t\ttabs\t and \t spaces \t\n\n\n",
     "line one\r\nline two\r\r\n\n line three \n \n  \r",
@@ -97,13 +97,19 @@ def texts(seed: int) -> list[str]:
     rng = random.Random(seed)
     plain = SENTENCES + SNIPPETS
     mixed = [
-        "".join(rng.choice(plain + SPECIAL_SNIPPETS)[: rng.randint(1, 40)] + rng.choice(["", " ", "  ", "\n", "1", "'s"]) for _ in range(6))
+        "".join(
+            rng.choice(plain + SPECIAL_SNIPPETS)[: rng.randint(1, 40)]
+            + rng.choice(["", " ", "  ", "\n", "1", "'s"])
+            for _ in range(6)
+        )
         for _ in range(60)
     ]
     # Characters that Unicode had early: the tables of any two libraries agree on them.
     old = [chr(c) for c in range(0x30000) if unicodedata.ucd_3_2_0.category(chr(c)) not in ("Cn", "Cs", "Co")]
     spaces = [c for c in old if c.isspace()] + ["\u180e", "\u200b", "'", "\u200d"]
-    unusual = ["".join(rng.choice(old if rng.random() < 0.7 else spaces) for _ in range(40)) for _ in range(60)]
+    unusual = [
+        "".join(rng.choice(old if rng.random() < 0.7 else spaces) for _ in range(40)) for _ in range(60)
+    ]
     return plain + SPECIAL_SNIPPETS + mixed + unusual
 
 
@@ -154,7 +160,9 @@ def train(pre_tokenizer, size: int, special: list[str], all_bytes: bool, **model
 
 def gpt2() -> Tokenizer:
     tokenizer = train(byte_level(True), 1000, ["<|endoftext|>"], True)
-    tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True), "<|im_start|>", "<|im_end|>"])
+    tokenizer.add_special_tokens(
+        [AddedToken("<mask>", lstrip=True, special=True), "<|im_start|>", "<|im_end|>"]
+    )
     tokenizer.add_tokens(
         [
             AddedToken("<word>", single_word=True),
@@ -206,7 +214,9 @@ def unknown() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
     tokenizer.pre_tokenizer = byte_level(True)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator(SENTENCES[:3], trainers.BpeTrainer(vocab_size=200, special_tokens=["<unk>"], show_progress=False))
+    tokenizer.train_from_iterator(
+        SENTENCES[:3], trainers.BpeTrainer(vocab_size=200, special_tokens=["<unk>"], show_progress=False)
+    )
     return tokenizer
 
 
@@ -218,7 +228,9 @@ def smollm2(path: str) -> Tokenizer:
     merges = [tuple(m.split(" ")) for m in fields["tokenizer.ggml.merges"].contents()]
     types = fields["tokenizer.ggml.token_type"].contents()
     tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level(True)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), byte_level(True)]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([t for t, kind in zip(tokens, types, strict=True) if kind == 3])
     return tokenizer
