@@ -369,8 +369,8 @@ TEST(DecodeSession, SteadyStateAllocatesNothing) {
     DecodeSession* const both[] = {&session, &second};
     const auto work = [&] {
       session.prefill(std::span(tokens).first(300), logits);
-      for (uint32_t token : std::span(tokens).first(60)) session.step(token, logits);
-      for (uint32_t token : std::span(tokens).first(100)) DecodeSession::step_many(both, std::array{token, token}, logits);
+      for (uint32_t token : std::span(tokens).first(15)) session.step(token, logits);
+      for (uint32_t token : std::span(tokens).first(15)) DecodeSession::step_many(both, std::array{token, token}, logits);
       session.reset();
       second.reset();
     };

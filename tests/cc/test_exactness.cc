@@ -26,8 +26,8 @@ struct Family {
 };
 
 const Family kFamilies[] = {{"llama_f32", test::llama_config(), DType::f32},   {"llama_f16", test::llama_config(), DType::f16},
-                            {"llama_bf16", test::llama_config(), DType::bf16}, {"llama_q4_1", test::llama_config(), DType::q4_1},
-                            {"llama_q8_0", test::llama_config(), DType::q8_0}, {"gpt2_f32", test::gpt2_config(), DType::f32}};
+                            {"llama_q4_1", test::llama_config(), DType::q4_1}, {"llama_q8_0", test::llama_config(), DType::q8_0},
+                            {"gpt2_f32", test::gpt2_config(), DType::f32}};
 
 // The plain path: a contiguous cache, one thread, one token at a time. Row i follows tokens[0 .. i].
 struct Truth {
@@ -214,7 +214,7 @@ class PlainModel {
 };
 
 TEST_P(Exactness, ModelsAreRightAndNotDegenerate) {
-  constexpr size_t kTokens = 160;
+  constexpr size_t kTokens = 96;
   PlainModel plain(model()->weights());
   const auto expected = plain.logits(std::span(truth().tokens).first(kTokens));
   const std::vector<float>& logits = truth().rows[kTokens - 1];
@@ -227,7 +227,7 @@ TEST_P(Exactness, ModelsAreRightAndNotDegenerate) {
   double mean = 0;
   for (double entropy : plain.entropies) {
     mean += entropy / double(plain.entropies.size());
-    EXPECT_GT(entropy, 0.3) << "a head looks at one key";
+    EXPECT_GT(entropy, 0.2) << "a head looks at one key";
     EXPECT_LT(entropy, 0.99) << "a head looks at all keys alike";
   }
   EXPECT_GT(mean, 0.5);
@@ -240,6 +240,8 @@ TEST_P(Exactness, PageSizes) {
   for (uint32_t page : {1u, 3u, 16u, 64u, 1000u}) {
     SCOPED_TRACE(page);
     DecodeSession session(model(), {.page_size = page});
+    feed_to(session, 70, 1);
+    feed(session, 180);
     feed_to(session, kLength, 1);
   }
 }
@@ -252,13 +254,17 @@ TEST_P(Exactness, ChunksOnBothCaches) {
       session.reset();
       feed_to(session, kLength, chunk);
     }
-    for (size_t first : {1u, 70u}) {  // chunks that end before, at and after the bound of a block of rows
-      for (size_t second : {255u, 256u, 257u}) {
-        session.reset();
-        feed(session, first);
-        feed(session, second);
-        feed(session, 1);
-      }
+  }
+}
+
+TEST_P(Exactness, ChunksAroundABlockOfRows) {
+  DecodeSession session(model(), {});
+  for (size_t first : {1u, 70u}) {
+    for (size_t second : {kMaxBlockRows - 1, kMaxBlockRows, kMaxBlockRows + 1}) {
+      session.reset();
+      feed(session, first);
+      feed(session, second);
+      feed(session, 1);
     }
   }
 }
@@ -292,10 +298,10 @@ TEST_P(Exactness, BatchesInAnyOrder) {
 TEST_P(Exactness, ThreadsOneToThree) {
   for (uint32_t threads : {2u, 3u}) {
     DecodeSession session(model(threads), {});
-    feed(session, 300);
-    feed_to(session, kLength, 1);
+    feed(session, 300);  // few units of work with many segments, and the other way round
+    feed_to(session, 306, 1);
     session.truncate(40);
-    feed_to(session, 80, 1);
+    feed_to(session, 46, 1);
     feed(session, 9);
   }
 }
@@ -304,12 +310,13 @@ TEST_P(Exactness, InstructionSets) {
   const size_t vocabulary = family().config.vocabulary_size;
   for (CpuIsa isa : test::available_isas()) {
     SCOPED_TRACE(test::device_of(isa).kernels->name);
-    std::vector<float> logits(kLength * vocabulary);
-    sequence_logits(model(1, isa), truth().tokens, nullptr, logits);
-    for (size_t i = 0; i < kLength; ++i) check(i, std::span(logits).subspan(i * vocabulary, vocabulary));
+    const size_t length = isa == CpuIsa::scalar ? 70 : kLength;  // scalar code is slow
+    std::vector<float> logits(length * vocabulary);
+    sequence_logits(model(1, isa), std::span(truth().tokens).first(length), nullptr, logits);
+    for (size_t i = 0; i < length; ++i) check(i, std::span(logits).subspan(i * vocabulary, vocabulary));
     DecodeSession session(model(1, isa), {});
-    feed(session, 290);
-    feed_to(session, 300, 1);
+    feed(session, GetParam() == 0 ? 260 : 20);
+    feed_to(session, session.size() + 3, 1);
   }
 }
 
@@ -343,10 +350,10 @@ TEST_P(Exactness, ThreadsStepTwoSessionsAtOnce) {
     DecodeSession session(shared, {.factory = pool});
     feed_to(session, kLength, chunk);
     session.reset();
-    feed_to(session, 64, 1);
+    feed_to(session, 12, 1);
   };
-  std::thread other(work, 5);
-  work(16);
+  std::thread other(work, 20);
+  work(50);
   other.join();
 }
 
@@ -416,10 +423,12 @@ TEST_P(Exactness, RolloverEqualsAFreshSessionFedTheKeptSuffix) {
 
 TEST_P(Exactness, RandomCombinations) {
   const auto isas = test::available_isas();
-  for (uint64_t combination = 0; combination < 30; ++combination) {
+  for (uint64_t combination = 0; combination < 12; ++combination) {  // of each family: 60 in all
     uint64_t counter = 0;
     const auto pick = [&](uint32_t below) { return philox(combination, counter++, 1 + GetParam())[0] % below; };
-    const auto shared = model(1 + pick(3), isas[pick(uint32_t(isas.size()))]);
+    const CpuIsa isa = isas[pick(uint32_t(isas.size()))];
+    const auto shared = model(1 + pick(3), isa);
+    const uint32_t longest = isa == CpuIsa::scalar ? 24 : kLength;  // scalar code is slow
     const uint32_t pages[] = {1, 3, 16, 64, 1000};
     KvCacheFactoryOptions options{.page_size = pages[pick(5)], .page_count = 2000};
     if (pick(4) == 0) options = {.kind = KvCacheKind::contiguous};
@@ -429,17 +438,18 @@ TEST_P(Exactness, RandomCombinations) {
     std::vector<std::unique_ptr<DecodeSession>> sessions;
     for (size_t i = 0, count = 1 + pick(4); i < count; ++i)
       sessions.push_back(std::make_unique<DecodeSession>(shared, DecodeSessionOptions{.factory = factory}));
-    for (int action = 0; action < 12; ++action) {
+    feed(*sessions[0], 1 + pick(longest - 20));
+    for (int action = 0; action < 8; ++action) {
       const size_t i = pick(uint32_t(sessions.size()));
       DecodeSession& session = *sessions[i];
-      const uint32_t left = kLength - session.size();
+      const uint32_t left = longest - session.size();
       switch (pick(5)) {
         case 0:
           if (left) feed(session, 1 + pick(left));
           break;
         case 1: {
           const uint32_t chunks[] = {1, 2, 7, 16, 64};
-          feed_to(session, std::min(kLength, session.size() + 20), chunks[pick(5)]);
+          feed_to(session, session.size() + std::min(left, 10u), chunks[pick(5)]);
           break;
         }
         case 2:
@@ -451,7 +461,7 @@ TEST_P(Exactness, RandomCombinations) {
         default: {
           std::vector<DecodeSession*> batch;
           for (size_t s = 0; s < sessions.size(); ++s)
-            if (DecodeSession* next = sessions[(s + i) % sessions.size()].get(); next->size() < kLength) batch.push_back(next);
+            if (DecodeSession* next = sessions[(s + i) % sessions.size()].get(); next->size() < longest) batch.push_back(next);
           if (!batch.empty()) step_all(batch);
         }
       }
