@@ -1,4 +1,5 @@
-// Messages for the host's log callback; silent without one. Nothing in the library writes to stdout or stderr.
+// Messages for the host's log callback; silent without one. Nothing in the library writes to stdout or
+// stderr.
 #pragma once
 #include <cstdint>
 

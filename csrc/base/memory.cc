@@ -12,7 +12,8 @@ namespace riftco {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kMapped = size_t(1) << 20;  // from here on memory is mapped, so that untouched parts cost nothing
+constexpr size_t kMapped =
+    size_t(1) << 20;  // from here on memory is mapped, so that untouched parts cost nothing
 constexpr size_t kHugePage = size_t(2) << 20;
 
 std::atomic<int64_t> countdown{-1};
@@ -34,14 +35,16 @@ Buffer::Buffer(std::shared_ptr<MemoryAccount> account, size_t bytes, const char*
   if (bytes > SIZE_MAX / 2 || injected_failure()) no_memory(what, bytes);
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (bytes >= kMapped) {
-    mapping_size_ = pages == Pages::huge ? (bytes + kHugePage - 1) / kHugePage * kHugePage + kHugePage : bytes;
+    mapping_size_ =
+        pages == Pages::huge ? (bytes + kHugePage - 1) / kHugePage * kHugePage + kHugePage : bytes;
     mapping_ = mmap(nullptr, mapping_size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping_ == MAP_FAILED) no_memory(what, bytes);
     uintptr_t start = reinterpret_cast<uintptr_t>(mapping_);
 #if defined(MADV_HUGEPAGE)
     if (pages == Pages::huge) {
       start = (start + kHugePage - 1) & ~uintptr_t(kHugePage - 1);
-      madvise(reinterpret_cast<void*>(start), mapping_size_ - kHugePage, MADV_HUGEPAGE);  // a wish; failing is fine
+      madvise(reinterpret_cast<void*>(start), mapping_size_ - kHugePage,
+              MADV_HUGEPAGE);  // a wish; failing is fine
     }
 #endif
     data_ = reinterpret_cast<std::byte*>(start);

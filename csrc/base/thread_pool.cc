@@ -98,7 +98,8 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run_erased(Call call, void* context) {
   State& s = *state_;
-  const bool alone = threads_ == 1 || s.generation != process_generation() || s.busy.exchange(true, std::memory_order_acquire);
+  const bool alone = threads_ == 1 || s.generation != process_generation() ||
+                     s.busy.exchange(true, std::memory_order_acquire);
   if (alone) {
     call(context, Region(nullptr, 0, 1));
     return;
@@ -126,7 +127,8 @@ void ThreadPool::start_workers() noexcept {
   const uint32_t seen = s.start.value();
   try {
     s.workers.reserve(threads_ - 1);
-    for (uint32_t index = 1; index < threads_; index++) s.workers.emplace_back([this, index, seen] { work(index, seen); });
+    for (uint32_t index = 1; index < threads_; index++)
+      s.workers.emplace_back([this, index, seen] { work(index, seen); });
   } catch (const std::exception& error) {  // no thread or no memory: the caller computes alone
     log(LogLevel::warning, "%u worker threads could not be started: %s", threads_ - 1, error.what());
     s.usable = false;

@@ -32,15 +32,17 @@ size_t row_bytes(DType type, uint64_t elements) {
          static_cast<unsigned long long>(elements), info.name, info.block);
   uint64_t bytes;
   if (__builtin_mul_overflow(elements / info.block, uint64_t(info.bytes), &bytes))
-    fail(Status::overflow, "a row of %llu %s elements is too large", static_cast<unsigned long long>(elements),
-         info.name);
+    fail(Status::overflow, "a row of %llu %s elements is too large",
+         static_cast<unsigned long long>(elements), info.name);
   return bytes;
 }
 
 void dequantise(DType type, const std::byte* row, std::span<float> out) noexcept {
   const size_t n = out.size();
   switch (type) {
-    case DType::f32: std::memcpy(out.data(), row, 4 * n); break;
+    case DType::f32:
+      std::memcpy(out.data(), row, 4 * n);
+      break;
     case DType::f16:
       for (size_t i = 0; i < n; i++) out[i] = half_to_float(load16(row + 2 * i));
       break;
@@ -87,7 +89,8 @@ uint16_t float_to_half(float value) noexcept {
   if (abs > 0x7F800000) return uint16_t(sign | 0x7E00);
   if (abs >= 0x477FF000) return uint16_t(sign | 0x7C00);  // 65520 and above round to infinity
   if (abs < 0x38800000) {                                 // subnormal half: the nearest multiple of 2^-24
-    const float scaled = std::bit_cast<float>(abs) + 0.5f;  // ulp of [0.5, 1) is 2^-24: rounds to nearest even
+    const float scaled =
+        std::bit_cast<float>(abs) + 0.5f;  // ulp of [0.5, 1) is 2^-24: rounds to nearest even
     return uint16_t(sign | (std::bit_cast<uint32_t>(scaled) - 0x3F000000));
   }
   const uint32_t rounded = abs + 0xFFF + ((abs >> 13) & 1);
@@ -111,10 +114,16 @@ bool row_is_finite(DType type, const std::byte* row, uint64_t elements) noexcept
         finite &= (v & 0x7F800000) != 0x7F800000;
         break;
       }
-      case DType::bf16: finite &= bf16_is_finite(load16(row)); break;
-      case DType::q4_1: finite &= half_is_finite(load16(row)) && half_is_finite(load16(row + 2)); break;
+      case DType::bf16:
+        finite &= bf16_is_finite(load16(row));
+        break;
+      case DType::q4_1:
+        finite &= half_is_finite(load16(row)) && half_is_finite(load16(row + 2));
+        break;
       case DType::f16:
-      case DType::q8_0: finite &= half_is_finite(load16(row)); break;
+      case DType::q8_0:
+        finite &= half_is_finite(load16(row));
+        break;
     }
   }
   return finite;

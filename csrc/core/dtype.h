@@ -12,9 +12,9 @@ namespace riftco {
 enum class DType : uint8_t { f32, f16, bf16, q4_1, q8_0 };
 
 struct DTypeInfo {
-  const char* name;   // "f32", ...
-  uint32_t block;     // elements per block
-  uint32_t bytes;     // bytes per block
+  const char* name;  // "f32", ...
+  uint32_t block;    // elements per block
+  uint32_t bytes;    // bytes per block
 };
 
 const DTypeInfo& dtype_info(DType type) noexcept;
@@ -23,13 +23,14 @@ inline bool is_quantised(DType type) noexcept { return dtype_info(type).block > 
 // Bytes of one row of `elements`; fails (corrupt_data) when they are not a multiple of the block.
 size_t row_bytes(DType type, uint64_t elements);
 
-// row[0 .. out.size()) of `type` -> float, equal to the gguf package's dequantiser bit for bit. Size is out.size().
+// row[0 .. out.size()) of `type` -> float, equal to the gguf package's dequantiser bit for bit. Size is
+// out.size().
 void dequantise(DType type, const std::byte* row, std::span<float> out) noexcept;
 
-float half_to_float(uint16_t half) noexcept;        // exact
-uint16_t float_to_half(float value) noexcept;       // round to nearest even; overflow to infinity; NaN stays NaN
+float half_to_float(uint16_t half) noexcept;   // exact
+uint16_t float_to_half(float value) noexcept;  // round to nearest even; overflow to infinity; NaN stays NaN
 inline float bf16_to_float(uint16_t bits) noexcept { return __builtin_bit_cast(float, uint32_t(bits) << 16); }
-uint16_t float_to_bf16(float value) noexcept;       // round to nearest even; NaN stays NaN
+uint16_t float_to_bf16(float value) noexcept;  // round to nearest even; NaN stays NaN
 
 // True when every stored value and scale of the row is finite (infinities and NaN are refused at load).
 bool row_is_finite(DType type, const std::byte* row, uint64_t elements) noexcept;

@@ -35,7 +35,8 @@ F1 scale_by_power_of_two(F1 a, F1 n) {
   return {a.v * power_of_two(half) * power_of_two(i - half)};
 }
 
-constexpr double kLog2High = 0x1.62e42fefa0000p-1, kLog2Low = 0x1.cf79abc9e3b3ap-40;  // the high part has 36 bits
+constexpr double kLog2High = 0x1.62e42fefa0000p-1,
+                 kLog2Low = 0x1.cf79abc9e3b3ap-40;  // the high part has 36 bits
 
 double power_of_two_double(int64_t n) { return std::bit_cast<double>((n + 1023) << 52); }
 
@@ -55,8 +56,19 @@ float tanh(float x) noexcept { return formulas::tanh(F1{x}).v; }
 float log(float x) noexcept { return float(log(double(x))); }
 
 double exp(double x) noexcept {
-  static constexpr double kTaylor[] = {1.0, 1.0, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040,
-                                       1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600,
+  static constexpr double kTaylor[] = {1.0,
+                                       1.0,
+                                       1.0 / 2,
+                                       1.0 / 6,
+                                       1.0 / 24,
+                                       1.0 / 120,
+                                       1.0 / 720,
+                                       1.0 / 5040,
+                                       1.0 / 40320,
+                                       1.0 / 362880,
+                                       1.0 / 3628800,
+                                       1.0 / 39916800,
+                                       1.0 / 479001600,
                                        1.0 / 6227020800};
   if (x != x) return x;
   if (x < -708) return 0;
@@ -89,10 +101,12 @@ double pow(double base, double exponent) noexcept { return exp(exponent * log(ba
 
 // x = n pi/2 + r with pi/2 in three parts of 53 bits: n times the first is exact within the fused operation.
 void sin_cos(double x, double* sine, double* cosine) noexcept {
-  static constexpr double kSine[] = {-1.0 / 6,          1.0 / 120,           -1.0 / 5040,          1.0 / 362880,
-                                     -1.0 / 39916800,   1.0 / 6227020800,    -1.0 / 1307674368000, 1.0 / 355687428096000};
-  static constexpr double kCosine[] = {1.0 / 24,         -1.0 / 720,        1.0 / 40320,          -1.0 / 3628800,
-                                       1.0 / 479001600,  -1.0 / 87178291200, 1.0 / 20922789888000, -1.0 / 6402373705728000};
+  static constexpr double kSine[] = {
+      -1.0 / 6,        1.0 / 120,        -1.0 / 5040,          1.0 / 362880,
+      -1.0 / 39916800, 1.0 / 6227020800, -1.0 / 1307674368000, 1.0 / 355687428096000};
+  static constexpr double kCosine[] = {
+      1.0 / 24,        -1.0 / 720,         1.0 / 40320,          -1.0 / 3628800,
+      1.0 / 479001600, -1.0 / 87178291200, 1.0 / 20922789888000, -1.0 / 6402373705728000};
   if (!(x <= 1e7 && x >= -1e7)) {
     *sine = *cosine = std::numeric_limits<double>::quiet_NaN();
     return;

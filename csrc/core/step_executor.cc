@@ -9,8 +9,8 @@
 namespace riftco {
 namespace {
 
-// One block of at most kMaxBlockRows rows through all layers, run by every worker of a region. Between two barriers a
-// kernel reads only what was written before the first of them.
+// One block of at most kMaxBlockRows rows through all layers, run by every worker of a region. Between two
+// barriers a kernel reads only what was written before the first of them.
 class LayerWalk {
  public:
   LayerWalk(const Device& device, const StepModel& model, StepArena& arena, const CancelFlag* cancel)
@@ -36,10 +36,11 @@ class LayerWalk {
     const Share share{region.index(), region.count()};
     const StepModel& m = model_;
     const uint32_t pairs = uint32_t(m.inverse_frequencies.size());
-    kernels_.gather({&m.token_embedding, m.position_embedding ? &m.position_embedding : nullptr, arena_.tokens,
-                     arena_.positions, rows_, arena_.x},
+    kernels_.gather({&m.token_embedding, m.position_embedding ? &m.position_embedding : nullptr,
+                     arena_.tokens, arena_.positions, rows_, arena_.x},
                     share);
-    if (pairs) kernels_.rotary({m.inverse_frequencies.data(), pairs, arena_.positions, rows_, arena_.cos_sin}, share);
+    if (pairs)
+      kernels_.rotary({m.inverse_frequencies.data(), pairs, arena_.positions, rows_, arena_.cos_sin}, share);
     region.barrier();
     for (uint32_t l = 0; l < m.layers.size(); l++) {
       // The flag is read once a layer and by one worker; all see it after the barrier, so all leave together.
@@ -57,8 +58,8 @@ class LayerWalk {
   bool finite() const noexcept { return finite_.load(std::memory_order_relaxed); }
 
  private:
-  // An operand made by `make(operand, share)` and ready to be read: a single row is made by every worker for itself, more
-  // rows are shared out.
+  // An operand made by `make(operand, share)` and ready to be read: a single row is made by every worker for
+  // itself, more rows are shared out.
   template <class Make>
   Operand produce(const Region& region, uint32_t rows, uint32_t width, uint32_t kinds, Make&& make) const {
     Operand operand{rows == 1 ? arena_.private_operand(region.index()) : arena_.operand, rows, width, kinds};
@@ -71,15 +72,16 @@ class LayerWalk {
     return operand;
   }
 
-  Operand normalise(const Region& region, const NormWeights& weights, const uint32_t* row_index, uint32_t rows,
-                    uint32_t kinds) const {
+  Operand normalise(const Region& region, const NormWeights& weights, const uint32_t* row_index,
+                    uint32_t rows, uint32_t kinds) const {
     return produce(region, rows, model_.width, kinds, [&](const Operand& out, Share share) {
       kernels_.norm({model_.norm, model_.norm_epsilon, weights, arena_.x, row_index, out}, share);
     });
   }
 
   void project(const Region& region, const LayerWeights& layer) const {
-    const uint32_t kinds = operand_kind(layer.q.type) | operand_kind(layer.k.type) | operand_kind(layer.v.type);
+    const uint32_t kinds =
+        operand_kind(layer.q.type) | operand_kind(layer.k.type) | operand_kind(layer.v.type);
     const Operand x = normalise(region, layer.attention_norm, nullptr, rows_, kinds);
     kernels_.linear({{&layer.q, &layer.k, &layer.v},
                      {arena_.q, arena_.k, arena_.v},
@@ -93,9 +95,10 @@ class LayerWalk {
   // Keys and values into the pages, then softmax(q k) v into the context.
   void attend(const Region& region, uint32_t layer) {
     const StepModel& m = model_;
-    const bool stored = kernels_.store({arena_.attention_rows, rows_, layer, m.heads, m.kv_heads, m.head_width,
-                                        uint32_t(m.inverse_frequencies.size()), arena_.cos_sin, arena_.q, arena_.k, arena_.v},
-                                       {region.index(), region.count()});
+    const bool stored =
+        kernels_.store({arena_.attention_rows, rows_, layer, m.heads, m.kv_heads, m.head_width,
+                        uint32_t(m.inverse_frequencies.size()), arena_.cos_sin, arena_.q, arena_.k, arena_.v},
+                       {region.index(), region.count()});
     if (!stored) finite_.store(false, std::memory_order_relaxed);
     region.barrier();
     const AttentionArgs args{arena_.attention_rows,
@@ -108,7 +111,8 @@ class LayerWalk {
                              arena_.context,
                              arena_.partials,
                              arena_.attention_scratch(region.index())};
-    for (uint32_t i = region.take(); i < arena_.units.size(); i = region.take()) kernels_.attend(args, arena_.units[i]);
+    for (uint32_t i = region.take(); i < arena_.units.size(); i = region.take())
+      kernels_.attend(args, arena_.units[i]);
     region.barrier();
     if (arena_.merges.empty()) return;
     for (uint32_t i = region.take(); i < arena_.merges.size(); i = region.take()) {
@@ -121,8 +125,10 @@ class LayerWalk {
   // x += o(context); x += mlp(norm(x)).
   void mix(const Region& region, const LayerWeights& layer) const {
     const Share share{region.index(), region.count()};
-    const Operand context = produce(region, rows_, layer.o.inputs, operand_kind(layer.o.type),
-                                    [&](const Operand& out, Share s) { kernels_.pack_operand({arena_.context, out}, s); });
+    const Operand context =
+        produce(region, rows_, layer.o.inputs, operand_kind(layer.o.type), [&](const Operand& out, Share s) {
+          kernels_.pack_operand({arena_.context, out}, s);
+        });
     add_to_x(layer.o, context, share);
     region.barrier();
     const bool gated = bool(layer.gate);
@@ -136,19 +142,22 @@ class LayerWalk {
                      x},
                     share);
     region.barrier();
-    const Operand hidden = produce(region, rows_, model_.mlp_width, operand_kind(layer.down.type), [&](const Operand& out, Share s) {
-      kernels_.activate({model_.activation, gated ? arena_.gate : nullptr, arena_.up, out}, s);
-    });
+    const Operand hidden = produce(
+        region, rows_, model_.mlp_width, operand_kind(layer.down.type), [&](const Operand& out, Share s) {
+          kernels_.activate({model_.activation, gated ? arena_.gate : nullptr, arena_.up, out}, s);
+        });
     add_to_x(layer.down, hidden, share);
     region.barrier();
   }
 
   void add_to_x(const PackedMatrix& matrix, const Operand& operand, Share share) const {
-    kernels_.linear({{&matrix, nullptr, nullptr}, {arena_.x, nullptr, nullptr}, {model_.width, 0, 0}, 1, true, operand}, share);
+    kernels_.linear(
+        {{&matrix, nullptr, nullptr}, {arena_.x, nullptr, nullptr}, {model_.width, 0, 0}, 1, true, operand},
+        share);
   }
 
-  // Logits of the wanted rows, in pieces of about a layer's work (so that a cancel is seen soon), each a run of rows whose
-  // outputs follow each other.
+  // Logits of the wanted rows, in pieces of about a layer's work (so that a cancel is seen soon), each a run
+  // of rows whose outputs follow each other.
   void head(const Region& region) {
     const size_t vocabulary = model_.vocabulary;
     const uint32_t piece = head_piece();
@@ -160,14 +169,16 @@ class LayerWalk {
       if (region.index() == 0) cancelled_ = cancel_ && cancel_->is_set();
       region.barrier();  // also: nobody still reads the operand of the piece before
       if (cancelled_) return;
-      const Operand x =
-          normalise(region, model_.final_norm, arena_.wanted_rows + first, count, operand_kind(model_.head.type));
+      const Operand x = normalise(region, model_.final_norm, arena_.wanted_rows + first, count,
+                                  operand_kind(model_.head.type));
       float* const out = arena_.logits[first];
-      kernels_.linear({{&model_.head, nullptr, nullptr}, {out, nullptr, nullptr}, {vocabulary, 0, 0}, 1, false, x},
-                      {region.index(), region.count()});
+      kernels_.linear(
+          {{&model_.head, nullptr, nullptr}, {out, nullptr, nullptr}, {vocabulary, 0, 0}, 1, false, x},
+          {region.index(), region.count()});
       region.barrier();
       const size_t values = count * vocabulary;
-      const size_t begin = values * region.index() / region.count(), end = values * (region.index() + 1) / region.count();
+      const size_t begin = values * region.index() / region.count(),
+                   end = values * (region.index() + 1) / region.count();
       if (!kernels_.all_finite(out + begin, end - begin)) finite_.store(false, std::memory_order_relaxed);
       first += count;
     }
@@ -176,14 +187,16 @@ class LayerWalk {
   uint32_t head_piece() const noexcept {
     const LayerWeights& l = model_.layers.front();
     uint64_t layer_work = 0;
-    for (const PackedMatrix* m : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) layer_work += uint64_t(m->outputs) * m->inputs;
+    for (const PackedMatrix* m : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down})
+      layer_work += uint64_t(m->outputs) * m->inputs;
     const uint64_t head_work = uint64_t(model_.head.outputs) * model_.head.inputs;
     constexpr uint64_t kLeast = 8;  // fewer rows would read the head's weights too often
-    return uint32_t(std::clamp<uint64_t>(kMaxBlockRows * layer_work / std::max<uint64_t>(head_work, 1), kLeast, kMaxBlockRows));
+    return uint32_t(std::clamp<uint64_t>(kMaxBlockRows * layer_work / std::max<uint64_t>(head_work, 1),
+                                         kLeast, kMaxBlockRows));
   }
 
-  // Units of work for attention: rows of one sequence x key/value head, and segments where there are few units for the
-  // workers. Which way is taken never changes a result: segments are folded in order in both.
+  // Units of work for attention: rows of one sequence x key/value head, and segments where there are few
+  // units for the workers. Which way is taken never changes a result: segments are folded in order in both.
   void plan_attention(uint32_t workers) {
     arena_.units.clear();
     arena_.merges.clear();
@@ -194,7 +207,8 @@ class LayerWalk {
       slots += size_t(count) * model_.heads * segments(first + count - 1);
     });
     constexpr uint32_t kUnitsPerWorker = 4;  // evens out units of unequal length
-    const bool split = workers > 1 && groups * model_.kv_heads < kUnitsPerWorker * workers && slots <= arena_.partial_slots;
+    const bool split =
+        workers > 1 && groups * model_.kv_heads < kUnitsPerWorker * workers && slots <= arena_.partial_slots;
     uint32_t slot = 0;
     for_each_group([&](uint32_t first, uint32_t count) {
       const uint32_t all = segments(first + count - 1);
@@ -238,8 +252,11 @@ class LayerWalk {
 
 }  // namespace
 
-StepExecutor::StepExecutor(const Device& device, std::shared_ptr<ThreadPool> threads, std::shared_ptr<MemoryAccount> account)
-    : device_(device), threads_(std::move(threads)), workspace_(std::make_unique<StepWorkspace>(device, std::move(account))) {}
+StepExecutor::StepExecutor(const Device& device, std::shared_ptr<ThreadPool> threads,
+                           std::shared_ptr<MemoryAccount> account)
+    : device_(device),
+      threads_(std::move(threads)),
+      workspace_(std::make_unique<StepWorkspace>(device, std::move(account))) {}
 
 StepExecutor::~StepExecutor() = default;
 

@@ -1,4 +1,5 @@
-// A model as a step sees it: geometry and packed weights. Built by model/, read by the step executor and the kernels.
+// A model as a step sees it: geometry and packed weights. Built by model/, read by the step executor and the
+// kernels.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +12,8 @@ namespace riftco {
 enum class NormKind : uint8_t { layer, rms };
 enum class Activation : uint8_t { gelu_erf, gelu_tanh, silu_gated };
 
-// y[o] = sum over i of W[o][i] x[i] + bias[o]. `data` is in the device's packed layout (KernelTable::pack_rows).
+// y[o] = sum over i of W[o][i] x[i] + bias[o]. `data` is in the device's packed layout
+// (KernelTable::pack_rows).
 struct PackedMatrix {
   DType type = DType::f32;
   uint32_t outputs = 0;
@@ -42,11 +44,11 @@ struct StepModel {
   float norm_epsilon = 0;
   Activation activation = Activation::gelu_erf;
   std::span<const double> inverse_frequencies;  // rotary: one per rotated pair; empty with learned positions
-  PackedMatrix token_embedding;                 // [vocabulary, width]; with a tied head the same data as `head`
-  PackedMatrix position_embedding;              // [positions, width]; learned positions only
+  PackedMatrix token_embedding;     // [vocabulary, width]; with a tied head the same data as `head`
+  PackedMatrix position_embedding;  // [positions, width]; learned positions only
   std::span<const LayerWeights> layers;
   NormWeights final_norm;
-  PackedMatrix head;                            // [vocabulary, width]
+  PackedMatrix head;  // [vocabulary, width]
 };
 
 }  // namespace riftco

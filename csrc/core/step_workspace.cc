@@ -16,7 +16,8 @@ class Layout {
     constexpr size_t kLine = 64;
     pointer = base_ ? reinterpret_cast<T*>(base_ + size_) : nullptr;
     size_t bytes;
-    if (__builtin_mul_overflow(count, sizeof(T), &bytes) || __builtin_add_overflow(size_, bytes + kLine, &size_))
+    if (__builtin_mul_overflow(count, sizeof(T), &bytes) ||
+        __builtin_add_overflow(size_, bytes + kLine, &size_))
       fail(Status::overflow, "the activation memory of a step exceeds the address space");
     size_ = size_ / kLine * kLine;
   }

@@ -19,7 +19,9 @@ struct StepArena {
   StepArena(const Device& device, const StepModel& model, uint32_t context, uint32_t workers,
             std::shared_ptr<MemoryAccount> account);
 
-  std::byte* private_operand(uint32_t worker) const noexcept { return private_operands + worker * private_operand_bytes; }
+  std::byte* private_operand(uint32_t worker) const noexcept {
+    return private_operands + worker * private_operand_bytes;
+  }
   std::byte* attention_scratch(uint32_t worker) const noexcept { return scratch + worker * scratch_bytes; }
 
   uint32_t longest_context;
@@ -41,11 +43,12 @@ struct StepArena {
   Buffer memory_;
 };
 
-// A step borrows one arena; the first time that n steps run at once the n-th is made, so that steps in steady state
-// allocate nothing. Thread-safe.
+// A step borrows one arena; the first time that n steps run at once the n-th is made, so that steps in steady
+// state allocate nothing. Thread-safe.
 class StepWorkspace {
  public:
-  StepWorkspace(const Device& device, std::shared_ptr<MemoryAccount> account) : device_(device), account_(std::move(account)) {}
+  StepWorkspace(const Device& device, std::shared_ptr<MemoryAccount> account)
+      : device_(device), account_(std::move(account)) {}
 
   // Makes sure that there is an arena, and that all are large enough for this context from their next use on.
   void reserve(const StepModel& model, uint32_t longest_context, uint32_t workers);
@@ -53,7 +56,8 @@ class StepWorkspace {
   // Gives its arena back at the end of its scope.
   class Lease {
    public:
-    Lease(StepWorkspace& workspace, std::unique_ptr<StepArena> arena) : workspace_(workspace), arena_(std::move(arena)) {}
+    Lease(StepWorkspace& workspace, std::unique_ptr<StepArena> arena)
+        : workspace_(workspace), arena_(std::move(arena)) {}
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
     ~Lease() { workspace_.give_back(std::move(arena_)); }
@@ -71,9 +75,9 @@ class StepWorkspace {
   const Device& device_;
   std::shared_ptr<MemoryAccount> account_;
   std::mutex mutex_;
-  uint32_t longest_context_ = 1;                   // guarded by mutex_
-  size_t arenas_ = 0;                              // in being, lent ones included; guarded by mutex_
-  std::vector<std::unique_ptr<StepArena>> free_;   // capacity for all of them; guarded by mutex_
+  uint32_t longest_context_ = 1;                  // guarded by mutex_
+  size_t arenas_ = 0;                             // in being, lent ones included; guarded by mutex_
+  std::vector<std::unique_ptr<StepArena>> free_;  // capacity for all of them; guarded by mutex_
 };
 
 }  // namespace riftco

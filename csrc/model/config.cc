@@ -75,7 +75,8 @@ class Reader {
     return *it;
   }
   [[noreturn]] void refuse(const char* name, const json& value) const {
-    fail(Status::corrupt_data, "%s: the config's %s is %s", source_.c_str(), name, quoted(value.dump()).c_str());
+    fail(Status::corrupt_data, "%s: the config's %s is %s", source_.c_str(), name,
+         quoted(value.dump()).c_str());
   }
   const json& object_;
   const std::string& source_;
@@ -93,18 +94,24 @@ void validate(const ModelConfig& c, Status status, const std::string& source) {
   if (c.head_count % c.kv_head_count != 0)
     fail(status, "%s: kv_head_count %u does not divide head_count %u", from, c.kv_head_count, c.head_count);
   if (uint64_t(c.head_count) * c.head_width > kLargest)
-    fail(status, "%s: head_count %u times head_width %u exceeds %u", from, c.head_count, c.head_width, kLargest);
-  if (size_t(c.position) >= kPositionNames.size()) fail(status, "%s: position %d is not known", from, int(c.position));
+    fail(status, "%s: head_count %u times head_width %u exceeds %u", from, c.head_count, c.head_width,
+         kLargest);
+  if (size_t(c.position) >= kPositionNames.size())
+    fail(status, "%s: position %d is not known", from, int(c.position));
   if (size_t(c.norm) >= kNormNames.size()) fail(status, "%s: norm %d is not known", from, int(c.norm));
-  if (size_t(c.activation) >= kActivationNames.size()) fail(status, "%s: activation %d is not known", from, int(c.activation));
+  if (size_t(c.activation) >= kActivationNames.size())
+    fail(status, "%s: activation %d is not known", from, int(c.activation));
   if (c.position == PositionKind::rotary) {
     if (c.rotary_width == 0 || c.rotary_width % 2 != 0 || c.rotary_width > c.head_width)
-      fail(status, "%s: rotary_width %u is not an even number in 2 .. head_width %u", from, c.rotary_width, c.head_width);
-    if (!(c.rotary_base >= 1.0 && c.rotary_base <= 1e12)) fail(status, "%s: rotary_base %g is not in 1 .. 1e12", from, c.rotary_base);
+      fail(status, "%s: rotary_width %u is not an even number in 2 .. head_width %u", from, c.rotary_width,
+           c.head_width);
+    if (!(c.rotary_base >= 1.0 && c.rotary_base <= 1e12))
+      fail(status, "%s: rotary_base %g is not in 1 .. 1e12", from, c.rotary_base);
   } else if (c.rotary_width != 0) {
     fail(status, "%s: rotary_width is %u with learned positions", from, c.rotary_width);
   }
-  if (!(c.norm_epsilon >= 0 && c.norm_epsilon <= 1)) fail(status, "%s: norm_epsilon %g is not in 0 .. 1", from, c.norm_epsilon);
+  if (!(c.norm_epsilon >= 0 && c.norm_epsilon <= 1))
+    fail(status, "%s: norm_epsilon %g is not in 0 .. 1", from, c.norm_epsilon);
   if (c.biases >= 2 * kBiasNorms) fail(status, "%s: biases %#x names unknown projections", from, c.biases);
   if ((c.biases & kBiasGate) && c.activation != Activation::silu_gated)
     fail(status, "%s: biases %#x names the gate of a model without one", from, c.biases);

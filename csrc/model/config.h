@@ -13,7 +13,15 @@ enum class PositionKind : uint8_t { learned, rotary };
 
 // Numbers are those of RT_BIAS_* (include/riftco/model.h).
 enum Bias : uint32_t {
-  kBiasQ = 1, kBiasK = 2, kBiasV = 4, kBiasO = 8, kBiasUp = 16, kBiasGate = 32, kBiasDown = 64, kBiasHead = 128, kBiasNorms = 256
+  kBiasQ = 1,
+  kBiasK = 2,
+  kBiasV = 4,
+  kBiasO = 8,
+  kBiasUp = 16,
+  kBiasGate = 32,
+  kBiasDown = 64,
+  kBiasHead = 128,
+  kBiasNorms = 256
 };
 
 struct ModelConfig {
@@ -37,13 +45,14 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
-// Fails with `status`, naming `source`, field and value, when the geometry is not one that can be computed (zero or huge
-// sizes, heads that do not divide, odd rotary width, ...).
+// Fails with `status`, naming `source`, field and value, when the geometry is not one that can be computed
+// (zero or huge sizes, heads that do not divide, odd rotary width, ...).
 void validate(const ModelConfig& config, Status status, const std::string& source);
 
 uint64_t parameter_count(const ModelConfig& config);
 
-// The JSON text of a .rift file's config; deterministic. from_json fails with corrupt_data naming field and value.
+// The JSON text of a .rift file's config; deterministic. from_json fails with corrupt_data naming field and
+// value.
 std::string config_to_json(const ModelConfig& config);
 ModelConfig config_from_json(std::string_view json, const std::string& source);
 

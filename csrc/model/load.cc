@@ -7,8 +7,8 @@
 
 #include "backend/registry.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "model/importers/model_file.h"
 
 namespace riftco {
@@ -33,9 +33,12 @@ Kind kind_of(std::string_view path) {
 
 std::unique_ptr<ModelFile> open_model_file(std::string_view path) {
   switch (kind_of(path)) {
-    case Kind::folder: return open_hugging_face(path);
-    case Kind::gguf: return open_gguf(path);
-    default: return open_rift(path);
+    case Kind::folder:
+      return open_hugging_face(path);
+    case Kind::gguf:
+      return open_gguf(path);
+    default:
+      return open_rift(path);
   }
 }
 
@@ -55,7 +58,8 @@ void fill(Weights& weights, const ModelFile& file) {
     }
     const size_t row = row_bytes(p.type, p.columns);
     const size_t groups = std::max<size_t>(1, kPieceBytes / row / std::max<uint32_t>(source.granularity, 16));
-    const uint32_t step = uint32_t(std::min<size_t>(p.rows, groups * std::max<uint32_t>(source.granularity, 16)));
+    const uint32_t step =
+        uint32_t(std::min<size_t>(p.rows, groups * std::max<uint32_t>(source.granularity, 16)));
     const uint32_t rows = step / source.granularity * source.granularity;
     piece.resize(rows * row);
     for (uint32_t first = 0; first < p.rows; first += rows) {
@@ -74,21 +78,21 @@ std::vector<ParameterInfo> typed_parameters(const ModelFile& file, const ModelCo
     if (!p.is_vector) {
       p.type = type;
     } else if (is_quantised(type)) {
-      fail(Status::unsupported, "%s: %s is of type %s; vectors must be f32, f16 or bf16", file.path().c_str(), p.name.c_str(),
-           dtype_info(type).name);
+      fail(Status::unsupported, "%s: %s is of type %s; vectors must be f32, f16 or bf16", file.path().c_str(),
+           p.name.c_str(), dtype_info(type).name);
     }
   }
   const std::vector<std::string> unread = file.unread();
   if (!unread.empty())
-    fail(Status::unsupported, "%s: %zu tensors are of no use to the architecture it names, the first is %s", file.path().c_str(),
-         unread.size(), quoted(unread.front()).c_str());
+    fail(Status::unsupported, "%s: %zu tensors are of no use to the architecture it names, the first is %s",
+         file.path().c_str(), unread.size(), quoted(unread.front()).c_str());
   return parameters;
 }
 
 void check_vocabulary(const ModelFile& file, const Tokenizer* tokenizer, const ModelConfig& config) {
   if (tokenizer && tokenizer->vocabulary_size() > config.vocabulary_size)
-    fail(Status::corrupt_data, "%s: the tokenizer has %u tokens, the model %u", file.path().c_str(), tokenizer->vocabulary_size(),
-         config.vocabulary_size);
+    fail(Status::corrupt_data, "%s: the tokenizer has %u tokens, the model %u", file.path().c_str(),
+         tokenizer->vocabulary_size(), config.vocabulary_size);
 }
 
 nlohmann::ordered_json describe(const Tokenizer& tokenizer) {
@@ -111,7 +115,8 @@ void describe_computation(nlohmann::ordered_json& out, const ModelFile& file) {
   check_vocabulary(file, tokenizer.get(), config);
   if (tokenizer) out["tokenizer"] = describe(*tokenizer);
   const Device& device = find_device(int32_t(Backend::cpu));
-  const size_t token = device.kernels->kv_page_bytes({config.layer_count, config.kv_head_count, config.head_width, 16}) / 16;
+  const size_t token =
+      device.kernels->kv_page_bytes({config.layer_count, config.kv_head_count, config.head_width, 16}) / 16;
   out["memory"] = {{"weight_bytes", Weights::packed_bytes(device, typed_parameters(file, config))},
                    {"kv_cache_bytes_per_token", token},
                    {"kv_cache_bytes_full_context", token * config.maximum_context}};
@@ -127,8 +132,8 @@ void check_shape(const std::string& path, std::string_view tensor, const std::ve
     for (uint64_t d : dims) out += (out.size() > 1 ? ", " : "") + std::to_string(d);
     return out + "]";
   };
-  fail(Status::corrupt_data, "%s: tensor %s has shape %s, not %s", path.c_str(), quoted(std::string(tensor)).c_str(),
-       text(shape).c_str(), text(expected).c_str());
+  fail(Status::corrupt_data, "%s: tensor %s has shape %s, not %s", path.c_str(),
+       quoted(std::string(tensor)).c_str(), text(shape).c_str(), text(expected).c_str());
 }
 
 std::shared_ptr<DecoderOnlyTransformer> load_model(std::string_view path, const LoadOptions& options) {
@@ -140,9 +145,10 @@ std::shared_ptr<DecoderOnlyTransformer> load_model(std::string_view path, const 
   auto account = std::make_shared<MemoryAccount>();
   auto weights = std::make_unique<Weights>(device, config, typed_parameters(*file, config), account);
   fill(*weights, *file);
-  log(LogLevel::info, "loaded %s: %s, %zu bytes of weights, kernels %s", file->path().c_str(), file->format(), weights->bytes(),
-      device.kernels->name);
-  return std::make_shared<DecoderOnlyTransformer>(std::move(weights), std::move(tokenizer), std::move(account), options.threads);
+  log(LogLevel::info, "loaded %s: %s, %zu bytes of weights, kernels %s", file->path().c_str(), file->format(),
+      weights->bytes(), device.kernels->name);
+  return std::make_shared<DecoderOnlyTransformer>(std::move(weights), std::move(tokenizer),
+                                                  std::move(account), options.threads);
 }
 
 std::string inspect_model(std::string_view path) {
@@ -170,7 +176,8 @@ std::shared_ptr<const Tokenizer> load_tokenizer(std::string_view path) {
   std::shared_ptr<const Tokenizer> tokenizer;
   const Kind kind = kind_of(path);
   if (kind == Kind::json) {
-    tokenizer = tokenizer_from_hugging_face({read_small_file(path, kMostTokenizerBytes), {}, {}, {}, {}}, std::string(path));
+    tokenizer = tokenizer_from_hugging_face({read_small_file(path, kMostTokenizerBytes), {}, {}, {}, {}},
+                                            std::string(path));
   } else {
     tokenizer = open_model_file(path)->tokenizer();
   }

@@ -12,7 +12,8 @@ namespace {
 constexpr size_t kLine = 64;
 
 size_t parameter_bytes(const Device& device, const ParameterInfo& p) {
-  const size_t bytes = p.is_vector ? 4 * size_t(p.columns) : device.kernels->packed_bytes(p.type, p.rows, p.columns);
+  const size_t bytes =
+      p.is_vector ? 4 * size_t(p.columns) : device.kernels->packed_bytes(p.type, p.rows, p.columns);
   return (bytes + kLine - 1) / kLine * kLine;
 }
 
@@ -25,8 +26,12 @@ void check_range(const ParameterInfo& p, uint32_t first, uint32_t rows) {
 
 std::vector<ParameterInfo> parameter_list(const ModelConfig& c, DType type) {
   std::vector<ParameterInfo> list;
-  auto matrix = [&](std::string name, uint32_t rows, uint32_t columns) { list.push_back({std::move(name), type, rows, columns, false}); };
-  auto vector = [&](std::string name, uint32_t size) { list.push_back({std::move(name), DType::f32, 1, size, true}); };
+  auto matrix = [&](std::string name, uint32_t rows, uint32_t columns) {
+    list.push_back({std::move(name), type, rows, columns, false});
+  };
+  auto vector = [&](std::string name, uint32_t size) {
+    list.push_back({std::move(name), DType::f32, 1, size, true});
+  };
   auto norm = [&](const std::string& name) {
     vector(name + ".weight", c.width);
     if (c.biases & kBiasNorms) vector(name + ".bias", c.width);
@@ -74,7 +79,8 @@ Weights::Weights(const Device& device, const ModelConfig& config, std::vector<Pa
 size_t Weights::packed_bytes(const Device& device, const std::vector<ParameterInfo>& parameters) {
   size_t size = 0;
   for (const ParameterInfo& p : parameters)
-    if (__builtin_add_overflow(size, parameter_bytes(device, p), &size)) fail(Status::overflow, "the weights exceed the address space");
+    if (__builtin_add_overflow(size, parameter_bytes(device, p), &size))
+      fail(Status::overflow, "the weights exceed the address space");
   return size;
 }
 
@@ -83,7 +89,8 @@ void Weights::build_step_model() {
   for (size_t i = 0; i < parameters_.size(); i++) by_name.emplace(parameters_[i].name, i);
   auto vector = [&](const std::string& name) -> const float* {
     const auto it = by_name.find(name);
-    return it == by_name.end() ? nullptr : reinterpret_cast<const float*>(storage_.data() + offsets_[it->second]);
+    return it == by_name.end() ? nullptr
+                               : reinterpret_cast<const float*>(storage_.data() + offsets_[it->second]);
   };
   auto table = [&](const std::string& name, const float* bias) -> PackedMatrix {
     const auto it = by_name.find(name);
@@ -92,7 +99,9 @@ void Weights::build_step_model() {
     return {p.type, p.rows, p.columns, storage_.data() + offsets_[it->second], bias};
   };
   auto matrix = [&](const std::string& name) { return table(name + ".weight", vector(name + ".bias")); };
-  auto norm = [&](const std::string& name) { return NormWeights{vector(name + ".weight"), vector(name + ".bias")}; };
+  auto norm = [&](const std::string& name) {
+    return NormWeights{vector(name + ".weight"), vector(name + ".bias")};
+  };
   const ModelConfig& c = config_;
   StepModel& m = step_model_;
   m.width = c.width;
@@ -109,8 +118,9 @@ void Weights::build_step_model() {
   m.inverse_frequencies = inverse_frequencies_;
   for (uint32_t l = 0; l < c.layer_count; l++) {
     const std::string at = "layers." + std::to_string(l);
-    layers_.push_back({norm(at + ".attention_norm"), norm(at + ".mlp_norm"), matrix(at + ".q"), matrix(at + ".k"), matrix(at + ".v"),
-                       matrix(at + ".o"), matrix(at + ".gate"), matrix(at + ".up"), matrix(at + ".down")});
+    layers_.push_back({norm(at + ".attention_norm"), norm(at + ".mlp_norm"), matrix(at + ".q"),
+                       matrix(at + ".k"), matrix(at + ".v"), matrix(at + ".o"), matrix(at + ".gate"),
+                       matrix(at + ".up"), matrix(at + ".down")});
   }
   m.layers = layers_;
   m.token_embedding = table("embedding.token", nullptr);
@@ -125,7 +135,8 @@ void Weights::set_rows(size_t index, uint32_t first, uint32_t rows, const std::b
   const size_t stride = row_bytes(p.type, p.columns);
   for (uint32_t r = 0; r < rows; r++)
     if (!row_is_finite(p.type, file_rows + r * stride, p.columns))
-      fail(Status::corrupt_data, "row %u of %s has a value or scale that is not finite", first + r, p.name.c_str());
+      fail(Status::corrupt_data, "row %u of %s has a value or scale that is not finite", first + r,
+           p.name.c_str());
   std::byte* const data = storage_.data() + offsets_[index];
   if (p.is_vector) {
     std::memcpy(data, file_rows, rows * stride);

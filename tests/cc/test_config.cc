@@ -1,10 +1,9 @@
-#include "model/config.h"
-
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
 
+#include "model/config.h"
 #include "model/weights.h"
 
 namespace riftco {
@@ -42,11 +41,15 @@ TEST(Config, RefusesWhatCannotBeComputedNamingTheValue) {
       {[](ModelConfig& c) { c.layer_count = 5000; }, "here: layer_count is 5000, not in 1 .. 4096"},
       {[](ModelConfig& c) { c.kv_head_count = 3; }, "here: kv_head_count 3 does not divide head_count 4"},
       {[](ModelConfig& c) { c.head_width = 2000; }, "here: head_width is 2000, not in 1 .. 1024"},
-      {[](ModelConfig& c) { c.head_count = c.kv_head_count = 1 << 20; }, "here: head_count 1048576 times head_width 32 exceeds 16777216"},
-      {[](ModelConfig& c) { c.rotary_width = 3; }, "here: rotary_width 3 is not an even number in 2 .. head_width 32"},
-      {[](ModelConfig& c) { c.rotary_width = 34; }, "here: rotary_width 34 is not an even number in 2 .. head_width 32"},
+      {[](ModelConfig& c) { c.head_count = c.kv_head_count = 1 << 20; },
+       "here: head_count 1048576 times head_width 32 exceeds 16777216"},
+      {[](ModelConfig& c) { c.rotary_width = 3; },
+       "here: rotary_width 3 is not an even number in 2 .. head_width 32"},
+      {[](ModelConfig& c) { c.rotary_width = 34; },
+       "here: rotary_width 34 is not an even number in 2 .. head_width 32"},
       {[](ModelConfig& c) { c.rotary_base = 0.5; }, "here: rotary_base 0.5 is not in 1 .. 1e12"},
-      {[](ModelConfig& c) { c.position = PositionKind::learned; }, "here: rotary_width is 32 with learned positions"},
+      {[](ModelConfig& c) { c.position = PositionKind::learned; },
+       "here: rotary_width is 32 with learned positions"},
       {[](ModelConfig& c) { c.norm_epsilon = -1; }, "here: norm_epsilon -1 is not in 0 .. 1"},
       {[](ModelConfig& c) { c.biases = 512; }, "here: biases 0x200 names unknown projections"},
       {[](ModelConfig& c) {
@@ -76,9 +79,10 @@ TEST(Config, RefusesBadJson) {
     return text.replace(text.find(from), from.size(), to);
   };
   for (const std::string& text :
-       {std::string("[]"), std::string("{}"), with("\"width\":128", "\"width\":-1"), with("\"width\":128", "\"width\":1.5"),
-        with("\"width\":128", "\"width\":4294967424"), with("\"layer\"", "\"batch\""), with("false", "0"),
-        with("\"learned\"", "3"), good.substr(0, good.size() - 1)}) {
+       {std::string("[]"), std::string("{}"), with("\"width\":128", "\"width\":-1"),
+        with("\"width\":128", "\"width\":1.5"), with("\"width\":128", "\"width\":4294967424"),
+        with("\"layer\"", "\"batch\""), with("false", "0"), with("\"learned\"", "3"),
+        good.substr(0, good.size() - 1)}) {
     try {
       config_from_json(text, "f.rift");
       ADD_FAILURE() << text;

@@ -1,5 +1,3 @@
-#include "core/dtype.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "core/dtype.h"
 
 namespace riftco {
 namespace {
@@ -25,7 +24,8 @@ std::vector<std::byte> read_golden(const std::string& name) {
   return out;
 }
 
-// The gguf package's dequantiser, bit for bit: <type>.blocks.bin are file blocks, <type>.values.bin their float32 values.
+// The gguf package's dequantiser, bit for bit: <type>.blocks.bin are file blocks, <type>.values.bin their
+// float32 values.
 TEST(DType, DequantisesAsTheGgufPackageDoes) {
   for (const DType type : {DType::q4_1, DType::q8_0}) {
     const std::string name = dtype_info(type).name;

@@ -1,6 +1,6 @@
-#include "base/error.h"
-
 #include <gtest/gtest.h>
+
+#include "base/error.h"
 
 namespace riftco {
 namespace {

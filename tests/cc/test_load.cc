@@ -1,6 +1,5 @@
-// Whole files through the importers: logits against transformers' (tests/golden), .rift round trips, refusals by name.
-#include "model/load.h"
-
+// Whole files through the importers: logits against transformers' (tests/golden), .rift round trips, refusals
+// by name.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "model/load.h"
 #include "serve/decode_session.h"
 
 namespace riftco {
@@ -41,7 +41,9 @@ std::string read_text(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
-void write_text(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+void write_text(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
 
 struct Sequence {
   std::vector<uint32_t> ids;
@@ -70,7 +72,8 @@ std::vector<Sequence> read_golden(const fs::path& path) {
   return sequences;
 }
 
-std::vector<float> logits_of(const std::shared_ptr<DecoderOnlyTransformer>& model, const std::vector<uint32_t>& ids) {
+std::vector<float> logits_of(const std::shared_ptr<DecoderOnlyTransformer>& model,
+                             const std::vector<uint32_t>& ids) {
   std::vector<float> logits(ids.size() * model->config().vocabulary_size);
   sequence_logits(model, ids, nullptr, logits);
   return logits;
@@ -93,7 +96,8 @@ TEST(Load, LogitsAreThoseOfTransformersAndRiftFilesKeepThemBitForBit) {
     SCOPED_TRACE(path.string());
     const bool is_folder = fs::is_directory(path);
     // int8 activations cost accuracy; transformers computes the dequantised weights in float32
-    const bool quantised = path.string().find("q4_1") != std::string::npos || path.string().find("q8_0") != std::string::npos;
+    const bool quantised =
+        path.string().find("q4_1") != std::string::npos || path.string().find("q8_0") != std::string::npos;
     const auto model = load_model(path.string(), {});
     fs::path truth = is_folder ? path / "golden.bin" : path;
     if (!is_folder) truth.replace_extension(".bin");
@@ -139,7 +143,8 @@ TEST(Load, InspectDescribesEveryFormat) {
 }
 
 // Copies a golden folder and changes its config.json.
-void expect_refused(const std::string& source, const std::function<void(json&)>& change, Status status, const std::string& message) {
+void expect_refused(const std::string& source, const std::function<void(json&)>& change, Status status,
+                    const std::string& message) {
   const TemporaryFolder folder;
   fs::copy(golden() / "models" / source, folder.path(), fs::copy_options::overwrite_existing);
   json config = json::parse(read_text(folder.path() / "config.json"));
@@ -157,23 +162,50 @@ void expect_refused(const std::string& source, const std::function<void(json&)>&
 TEST(Load, RefusesByNameWhatItDoesNotCompute) {
   const auto unsupported = Status::unsupported, corrupt = Status::corrupt_data;
   const std::string llama = "llama-gqa-untied", gpt2 = "gpt2-tied";
-  expect_refused(llama, [](json& c) { c["model_type"] = "mamba"; }, unsupported, "model_type \"mamba\" is not supported");
-  expect_refused(llama, [](json& c) { c["hidden_act"] = "relu"; }, unsupported, "hidden_act");
-  expect_refused(llama, [](json& c) { c["sliding_window"] = 8; }, unsupported, "sliding_window = \"8\"");
-  expect_refused(llama, [](json& c) { c["rope_parameters"]["rope_type"] = "llama3"; }, unsupported, "rope_parameters");
-  expect_refused(llama, [](json& c) { c["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}}; }, unsupported, "rope_scaling");
-  expect_refused(llama, [](json& c) { c["partial_rotary_factor"] = 0.5; }, unsupported, "partial_rotary_factor");
-  expect_refused(llama, [](json& c) { c["quantization_config"] = {{"bits", 4}}; }, unsupported, "quantization_config");
-  expect_refused(llama, [](json& c) { c["num_hidden_layers"] = 1; }, unsupported, "tensors are of no use");
-  expect_refused(llama, [](json& c) { c["num_hidden_layers"] = 3; }, corrupt, "there is no tensor model.layers.2.input_layernorm.weight");
-  expect_refused(llama, [](json& c) { c["hidden_size"] = "64"; }, corrupt, "hidden_size");
-  expect_refused(llama, [](json& c) { c["hidden_size"] = 4096; }, corrupt, "has shape [");
-  expect_refused(llama, [](json& c) { c["intermediate_size"] = 0; }, corrupt, "mlp_width is 0");
-  expect_refused(llama, [](json& c) { c.erase("vocab_size"); }, corrupt, "there is no vocab_size");
-  expect_refused(gpt2, [](json& c) { c["activation_function"] = "swish"; }, unsupported, "activation_function");
-  expect_refused(gpt2, [](json& c) { c["scale_attn_weights"] = false; }, unsupported, "scale_attn_weights");
-  expect_refused(gpt2, [](json& c) { c["n_head"] = 5; }, corrupt, "n_head 5 does not divide n_embd 48");
-  expect_refused(gpt2, [](json& c) { c["vocab_size"] = 100; }, corrupt, "the tokenizer has");
+  expect_refused(
+      llama, [](json& c) { c["model_type"] = "mamba"; }, unsupported,
+      "model_type \"mamba\" is not supported");
+  expect_refused(
+      llama, [](json& c) { c["hidden_act"] = "relu"; }, unsupported, "hidden_act");
+  expect_refused(
+      llama, [](json& c) { c["sliding_window"] = 8; }, unsupported, "sliding_window = \"8\"");
+  expect_refused(
+      llama, [](json& c) { c["rope_parameters"]["rope_type"] = "llama3"; }, unsupported, "rope_parameters");
+  expect_refused(
+      llama,
+      [](json& c) {
+        c["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+      },
+      unsupported, "rope_scaling");
+  expect_refused(
+      llama, [](json& c) { c["partial_rotary_factor"] = 0.5; }, unsupported, "partial_rotary_factor");
+  expect_refused(
+      llama,
+      [](json& c) {
+        c["quantization_config"] = {{"bits", 4}};
+      },
+      unsupported, "quantization_config");
+  expect_refused(
+      llama, [](json& c) { c["num_hidden_layers"] = 1; }, unsupported, "tensors are of no use");
+  expect_refused(
+      llama, [](json& c) { c["num_hidden_layers"] = 3; }, corrupt,
+      "there is no tensor model.layers.2.input_layernorm.weight");
+  expect_refused(
+      llama, [](json& c) { c["hidden_size"] = "64"; }, corrupt, "hidden_size");
+  expect_refused(
+      llama, [](json& c) { c["hidden_size"] = 4096; }, corrupt, "has shape [");
+  expect_refused(
+      llama, [](json& c) { c["intermediate_size"] = 0; }, corrupt, "mlp_width is 0");
+  expect_refused(
+      llama, [](json& c) { c.erase("vocab_size"); }, corrupt, "there is no vocab_size");
+  expect_refused(
+      gpt2, [](json& c) { c["activation_function"] = "swish"; }, unsupported, "activation_function");
+  expect_refused(
+      gpt2, [](json& c) { c["scale_attn_weights"] = false; }, unsupported, "scale_attn_weights");
+  expect_refused(
+      gpt2, [](json& c) { c["n_head"] = 5; }, corrupt, "n_head 5 does not divide n_embd 48");
+  expect_refused(
+      gpt2, [](json& c) { c["vocab_size"] = 100; }, corrupt, "the tokenizer has");
 }
 
 TEST(Load, AHeadInTheFileWinsOverTheTieThatConfigJsonClaims) {
@@ -185,7 +217,8 @@ TEST(Load, AHeadInTheFileWinsOverTheTieThatConfigJsonClaims) {
   const auto model = load_model(folder.path().string(), {});
   EXPECT_FALSE(model->config().tied_head);
   const Sequence s = read_golden(golden() / "models/llama-gqa-untied/golden.bin").back();
-  EXPECT_EQ(logits_of(model, s.ids), logits_of(load_model((golden() / "models/llama-gqa-untied").string(), {}), s.ids));
+  EXPECT_EQ(logits_of(model, s.ids),
+            logits_of(load_model((golden() / "models/llama-gqa-untied").string(), {}), s.ids));
 }
 
 TEST(Load, RefusesWhatIsNoModel) {
@@ -218,7 +251,8 @@ TEST(Load, RefusesWhatIsNoModel) {
 // Every truncation is refused, and the process lives.
 TEST(Load, RefusesEveryTruncatedGgufFile) {
   const TemporaryFolder folder;
-  const std::string whole = read_text(golden() / "gguf/llama-q8_0-tied.gguf"), at = folder.path() / "cut.gguf";
+  const std::string whole = read_text(golden() / "gguf/llama-q8_0-tied.gguf"),
+                    at = folder.path() / "cut.gguf";
   for (size_t size = 0; size < whole.size(); size += 997) {
     write_text(at, whole.substr(0, size));
     EXPECT_THROW(load_model(at, {}), Error) << size;

@@ -1,9 +1,9 @@
-#include "base/log.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
+
+#include "base/log.h"
 
 namespace riftco {
 namespace {
@@ -11,7 +11,8 @@ namespace {
 TEST(Log, GoesToTheCallbackFromItsLevelOn) {
   std::vector<std::string> seen;
   auto take = [](void* user, int32_t level, const char* message, uint64_t size) {
-    static_cast<std::vector<std::string>*>(user)->push_back(std::to_string(level) + " " + std::string(message, size));
+    static_cast<std::vector<std::string>*>(user)->push_back(std::to_string(level) + " " +
+                                                            std::string(message, size));
   };
   log(LogLevel::warning, "nobody listens");
   set_log_callback(take, &seen, LogLevel::info);

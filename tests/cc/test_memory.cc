@@ -1,5 +1,3 @@
-#include "base/memory.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 namespace riftco {
 namespace {
@@ -19,7 +18,8 @@ TEST(Memory, BuffersAreZeroedAlignedAndCounted) {
       EXPECT_EQ(buffer.size(), bytes);
       EXPECT_EQ(account->bytes(), bytes);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 64, 0u);
-      EXPECT_TRUE(std::all_of(buffer.data(), buffer.data() + bytes, [](std::byte b) { return b == std::byte(0); }));
+      EXPECT_TRUE(
+          std::all_of(buffer.data(), buffer.data() + bytes, [](std::byte b) { return b == std::byte(0); }));
       if (bytes) std::memset(buffer.data(), 0xFF, bytes);
     }
     EXPECT_EQ(account->bytes(), 0u);

@@ -1,5 +1,3 @@
-#include "base/thread_pool.h"
-
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -13,6 +11,7 @@
 
 #include "base/fp_env.h"
 #include "base/process.h"
+#include "base/thread_pool.h"
 
 namespace riftco {
 namespace {
@@ -104,8 +103,8 @@ TEST(ThreadPoolThreads, AnIdlePoolUsesNoProcessorTime) {
   auto used = [] {
     rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    return std::chrono::microseconds((usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000 + usage.ru_utime.tv_usec +
-                                     usage.ru_stime.tv_usec);
+    return std::chrono::microseconds((usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000 +
+                                     usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
   };
   const auto before = used();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -132,7 +131,9 @@ TEST(ThreadPool, AChildOfForkComputesAloneAndLeavesWithoutJoining) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   EXPECT_EQ(process_generation(), generation);
   uint32_t count = 0;
-  pool->run([&](const Region& region) { if (region.index() == 0) count = region.count(); });
+  pool->run([&](const Region& region) {
+    if (region.index() == 0) count = region.count();
+  });
   EXPECT_EQ(count, 2u);
 }
 

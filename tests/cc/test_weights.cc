@@ -1,5 +1,3 @@
-#include "model/weights.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -8,6 +6,7 @@
 
 #include "backend/registry.h"
 #include "base/random.h"
+#include "model/weights.h"
 
 namespace riftco {
 namespace {
@@ -59,7 +58,8 @@ TEST(Weights, TheStepModelNamesEveryParameter) {
   const StepModel& m = weights.step_model();
   ASSERT_EQ(m.layers.size(), config.layer_count);
   for (const LayerWeights& l : m.layers) {
-    for (const PackedMatrix* p : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) EXPECT_TRUE(p->data && p->bias);
+    for (const PackedMatrix* p : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down})
+      EXPECT_TRUE(p->data && p->bias);
     EXPECT_TRUE(l.attention_norm.weight && l.attention_norm.bias && l.mlp_norm.weight && l.mlp_norm.bias);
   }
   EXPECT_TRUE(m.token_embedding && m.position_embedding && m.head.data && m.head.bias && m.final_norm.weight);

@@ -8,8 +8,9 @@
 namespace riftco {
 namespace {
 
-// A tensor of the file for a parameter. GGUF keeps the rows of q and k of each head in the order of interleaved rotary
-// pairs: file row 2j + s of a head is row s * width/2 + j here, where pairs are half-split.
+// A tensor of the file for a parameter. GGUF keeps the rows of q and k of each head in the order of
+// interleaved rotary pairs: file row 2j + s of a head is row s * width/2 + j here, where pairs are
+// half-split.
 struct Mapping {
   std::string tensor;
   uint32_t head_width = 0;  // of rows to put back into half-split order; 0: rows as they are
@@ -20,11 +21,18 @@ Mapping map_name(const std::string& name, const ModelConfig& config) {
   if (name == "head.weight") return {"output.weight"};
   if (name.starts_with("final_norm.")) return {"output_norm" + name.substr(name.rfind('.'))};
   const size_t at = sizeof("layers.") - 1, dot = name.find('.', at), last = name.rfind('.');
-  const std::string block = "blk." + name.substr(at, dot - at) + ".", part = name.substr(dot + 1, last - dot - 1);
+  const std::string block = "blk." + name.substr(at, dot - at) + ".",
+                    part = name.substr(dot + 1, last - dot - 1);
   const std::string suffix = name.substr(last);
-  static const std::pair<const char*, const char*> kParts[] = {
-      {"attention_norm", "attn_norm"}, {"mlp_norm", "ffn_norm"}, {"q", "attn_q"},    {"k", "attn_k"},     {"v", "attn_v"},
-      {"o", "attn_output"},            {"gate", "ffn_gate"},     {"up", "ffn_up"}, {"down", "ffn_down"}};
+  static const std::pair<const char*, const char*> kParts[] = {{"attention_norm", "attn_norm"},
+                                                               {"mlp_norm", "ffn_norm"},
+                                                               {"q", "attn_q"},
+                                                               {"k", "attn_k"},
+                                                               {"v", "attn_v"},
+                                                               {"o", "attn_output"},
+                                                               {"gate", "ffn_gate"},
+                                                               {"up", "ffn_up"},
+                                                               {"down", "ffn_down"}};
   for (const auto& [native, gguf] : kParts)
     if (part == native) return {block + gguf + suffix, part == "q" || part == "k" ? config.head_width : 0};
   fail(Status::internal, "the llama importer has no name for %s", name.c_str());
@@ -52,7 +60,8 @@ class GgufFile : public ModelFile {
 
   std::vector<FileTensor> tensors() const override {
     std::vector<FileTensor> list;
-    for (const GgufTensor& t : reader_.tensors()) list.push_back({std::string(t.name), ggml_type_name(t.type), t.shape, t.bytes});
+    for (const GgufTensor& t : reader_.tensors())
+      list.push_back({std::string(t.name), ggml_type_name(t.type), t.shape, t.bytes});
     return list;
   }
 
@@ -72,13 +81,13 @@ class GgufFile : public ModelFile {
     if (c.head_count == 0) fail(Status::corrupt_data, "%s: llama.attention.head_count is 0", path().c_str());
     c.head_width = u32("llama.attention.key_length", c.width / c.head_count);
     if (u32("llama.attention.value_length", c.head_width) != c.head_width)
-      fail(Status::unsupported, "%s: keys of %u and values of %u dims are not supported", path().c_str(), c.head_width,
-           u32("llama.attention.value_length", 0));
+      fail(Status::unsupported, "%s: keys of %u and values of %u dims are not supported", path().c_str(),
+           c.head_width, u32("llama.attention.value_length", 0));
     c.position = PositionKind::rotary;
     c.rotary_width = u32("llama.rope.dimension_count", c.head_width);
     if (c.rotary_width != c.head_width)
-      fail(Status::unsupported, "%s: llama.rope.dimension_count %u of heads of %u dims is not supported", path().c_str(),
-           c.rotary_width, c.head_width);
+      fail(Status::unsupported, "%s: llama.rope.dimension_count %u of heads of %u dims is not supported",
+           path().c_str(), c.rotary_width, c.head_width);
     c.rotary_base = reader_.find("llama.rope.freq_base") ? reader_.get_f64("llama.rope.freq_base") : 10000.0;
     c.norm = NormKind::rms;
     c.norm_epsilon = reader_.get_f64("llama.attention.layer_norm_rms_epsilon");
@@ -100,21 +109,24 @@ class GgufFile : public ModelFile {
     if (reader_.find("tokenizer.ggml.pre")) m.pre = reader_.get_string("tokenizer.ggml.pre");
     m.tokens = reader_.get_strings("tokenizer.ggml.tokens");
     if (reader_.find("tokenizer.ggml.merges")) m.merges = reader_.get_strings("tokenizer.ggml.merges");
-    if (reader_.find("tokenizer.ggml.token_type")) m.token_types = reader_.get_integers("tokenizer.ggml.token_type");
-    const std::pair<const char*, std::optional<uint64_t>*> ids[] = {{"bos", &m.bos_token_id},         {"eos", &m.eos_token_id},
-                                                                    {"eot", &m.eot_token_id},         {"eom", &m.eom_token_id},
-                                                                    {"unknown", &m.unknown_token_id}, {"padding", &m.padding_token_id}};
+    if (reader_.find("tokenizer.ggml.token_type"))
+      m.token_types = reader_.get_integers("tokenizer.ggml.token_type");
+    const std::pair<const char*, std::optional<uint64_t>*> ids[] = {
+        {"bos", &m.bos_token_id}, {"eos", &m.eos_token_id},         {"eot", &m.eot_token_id},
+        {"eom", &m.eom_token_id}, {"unknown", &m.unknown_token_id}, {"padding", &m.padding_token_id}};
     for (const auto& [name, id] : ids) {
       const std::string key = std::string("tokenizer.ggml.") + name + "_token_id";
       if (reader_.find(key)) *id = reader_.get_u64(key);
     }
-    const std::pair<const char*, std::optional<bool>*> flags[] = {
-        {"add_bos_token", &m.add_bos_token}, {"add_eos_token", &m.add_eos_token}, {"add_space_prefix", &m.add_space_prefix}};
+    const std::pair<const char*, std::optional<bool>*> flags[] = {{"add_bos_token", &m.add_bos_token},
+                                                                  {"add_eos_token", &m.add_eos_token},
+                                                                  {"add_space_prefix", &m.add_space_prefix}};
     for (const auto& [name, flag] : flags) {
       const std::string key = std::string("tokenizer.ggml.") + name;
       if (reader_.find(key)) *flag = reader_.get_bool(key);
     }
-    if (reader_.find("tokenizer.chat_template")) m.chat_template = reader_.get_string("tokenizer.chat_template");
+    if (reader_.find("tokenizer.chat_template"))
+      m.chat_template = reader_.get_string("tokenizer.chat_template");
     return tokenizer_from_gguf(m, path());
   }
 
@@ -122,14 +134,16 @@ class GgufFile : public ModelFile {
     if (!config_) config_ = config();
     const Mapping mapping = map_name(p.name, *config_);
     const GgufTensor* tensor = reader_.find_tensor(mapping.tensor);
-    if (!tensor) fail(Status::corrupt_data, "%s: there is no tensor %s", path().c_str(), mapping.tensor.c_str());
+    if (!tensor)
+      fail(Status::corrupt_data, "%s: there is no tensor %s", path().c_str(), mapping.tensor.c_str());
     check_shape(path(), mapping.tensor, tensor->shape,
                 p.is_vector ? std::vector<uint64_t>{p.columns} : std::vector<uint64_t>{p.rows, p.columns});
     read_.insert(mapping.tensor);
     const DType type = reader_.dtype(*tensor);
     const size_t unit = row_bytes(type, p.is_vector ? 1 : p.columns);
     const uint32_t head = mapping.head_width;
-    return {type, head ? head : 1, [this, tensor, unit, head](uint32_t first, uint32_t units, std::byte* out) {
+    return {type, head ? head : 1,
+            [this, tensor, unit, head](uint32_t first, uint32_t units, std::byte* out) {
               reader_.read(*tensor, first * unit, {out, units * unit});
               if (head) unpermute(out, units, head, unit);
             }};
@@ -158,18 +172,21 @@ class GgufFile : public ModelFile {
            quoted(std::string(reader_.get_string("llama.rope.scaling.type"))).c_str());
     for (const char* key : {"llama.rope.scaling.factor", "llama.rope.scale_linear"})
       if (reader_.find(key) && reader_.get_f64(key) != 1.0)
-        fail(Status::unsupported, "%s: rotary scaling (%s = %g) is not supported", from, key, reader_.get_f64(key));
+        fail(Status::unsupported, "%s: rotary scaling (%s = %g) is not supported", from, key,
+             reader_.get_f64(key));
     for (const char* key : {"llama.attention.sliding_window", "llama.expert_count"})
       if (reader_.find(key) && reader_.get_u64(key) != 0)
         fail(Status::unsupported, "%s: %s = %" PRIu64 " is not supported", from, key, reader_.get_u64(key));
   }
 
-  // A projection has a bias when the first layer's has; a layer that differs is found when its tensors are read.
+  // A projection has a bias when the first layer's has; a layer that differs is found when its tensors are
+  // read.
   uint32_t biases() const {
-    const std::pair<const char*, uint32_t> projections[] = {{"blk.0.attn_q.bias", kBiasQ},     {"blk.0.attn_k.bias", kBiasK},
-                                                            {"blk.0.attn_v.bias", kBiasV},     {"blk.0.attn_output.bias", kBiasO},
-                                                            {"blk.0.ffn_up.bias", kBiasUp},    {"blk.0.ffn_gate.bias", kBiasGate},
-                                                            {"blk.0.ffn_down.bias", kBiasDown}};
+    const std::pair<const char*, uint32_t> projections[] = {
+        {"blk.0.attn_q.bias", kBiasQ},     {"blk.0.attn_k.bias", kBiasK},
+        {"blk.0.attn_v.bias", kBiasV},     {"blk.0.attn_output.bias", kBiasO},
+        {"blk.0.ffn_up.bias", kBiasUp},    {"blk.0.ffn_gate.bias", kBiasGate},
+        {"blk.0.ffn_down.bias", kBiasDown}};
     uint32_t found = 0;
     for (const auto& [tensor, bias] : projections)
       if (reader_.find_tensor(tensor)) found |= bias;

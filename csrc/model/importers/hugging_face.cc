@@ -59,7 +59,8 @@ Mapping map_llama(const std::string& name, const std::string& prefix) {
 
 // Buffers that some checkpoints carry and that hold no parameter: causal masks, inverse frequencies.
 bool is_buffer(const std::string& name) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         name.ends_with(".rotary_emb.inv_freq");
 }
 
 bool exists(const std::string& path) {
@@ -90,7 +91,8 @@ class HuggingFaceFolder : public ModelFile {
 
   ModelConfig config() const override {
     ModelConfig config = hugging_face_config(family_, config_json_, file("config.json"));
-    // As transformers does: a head that is in the file and differs from the embedding is used, whatever config.json says.
+    // As transformers does: a head that is in the file and differs from the embedding is used, whatever
+    // config.json says.
     const char* const embedding = family_ == HuggingFaceFamily::gpt2 ? "wte.weight" : "embed_tokens.weight";
     if (config.tied_head && !same_tensor(prefix_ + embedding, "lm_head.weight")) config.tied_head = false;
     return config;
@@ -108,9 +110,11 @@ class HuggingFaceFolder : public ModelFile {
   }
 
   ParameterSource open(const ParameterInfo& p) const override {
-    const Mapping mapping = family_ == HuggingFaceFamily::gpt2 ? map_gpt2(p.name, prefix_) : map_llama(p.name, prefix_);
+    const Mapping mapping =
+        family_ == HuggingFaceFamily::gpt2 ? map_gpt2(p.name, prefix_) : map_llama(p.name, prefix_);
     const auto found = tensors_.find(mapping.tensor);
-    if (found == tensors_.end()) fail(Status::corrupt_data, "%s: there is no tensor %s", path_.c_str(), mapping.tensor.c_str());
+    if (found == tensors_.end())
+      fail(Status::corrupt_data, "%s: there is no tensor %s", path_.c_str(), mapping.tensor.c_str());
     const SafetensorsReader& shard = *shards_[found->second];
     const SafetensorsTensor& tensor = *shard.find(mapping.tensor);
     read_.insert(mapping.tensor);
@@ -118,8 +122,9 @@ class HuggingFaceFolder : public ModelFile {
     if (p.is_vector) {
       check_shape(path_, mapping.tensor, tensor.shape, {all});
     } else {
-      check_shape(path_, mapping.tensor, tensor.shape,
-                  mapping.transposed ? std::vector<uint64_t>{p.columns, all} : std::vector<uint64_t>{all, p.columns});
+      check_shape(
+          path_, mapping.tensor, tensor.shape,
+          mapping.transposed ? std::vector<uint64_t>{p.columns, all} : std::vector<uint64_t>{all, p.columns});
     }
     const DType type = shard.dtype(tensor);
     const size_t element = dtype_info(type).bytes, unit = element * (p.is_vector ? 1 : p.columns);
@@ -133,7 +138,8 @@ class HuggingFaceFolder : public ModelFile {
   std::vector<std::string> unread() const override {
     std::vector<std::string> names;
     for (const auto& [name, shard] : tensors_) {
-      const bool copy_of_embedding = name == "lm_head.weight";  // else config() says that the head is not tied
+      const bool copy_of_embedding =
+          name == "lm_head.weight";  // else config() says that the head is not tied
       if (!read_.contains(name) && !is_buffer(name) && !copy_of_embedding) names.push_back(name);
     }
     return names;
@@ -150,7 +156,8 @@ class HuggingFaceFolder : public ModelFile {
   bool same_tensor(const std::string& a_name, const std::string& b_name) const {
     const auto a = tensors_.find(a_name), b = tensors_.find(b_name);
     if (a == tensors_.end() || b == tensors_.end()) return true;
-    const SafetensorsTensor &left = *shards_[a->second]->find(a_name), &right = *shards_[b->second]->find(b_name);
+    const SafetensorsTensor &left = *shards_[a->second]->find(a_name),
+                            &right = *shards_[b->second]->find(b_name);
     if (left.dtype != right.dtype || left.shape != right.shape) return false;
     constexpr uint64_t kPiece = 1 << 20;
     std::vector<std::byte> x(std::min(kPiece, left.bytes)), y(x.size());
@@ -171,17 +178,20 @@ class HuggingFaceFolder : public ModelFile {
     } else if (exists(index)) {
       const json document = parse_json(read_small_file(index, kMostTokenizerBytes), index);
       const auto map = document.is_object() ? document.find("weight_map") : document.end();
-      if (map == document.end() || !map->is_object()) fail(Status::corrupt_data, "%s: there is no weight_map", index.c_str());
+      if (map == document.end() || !map->is_object())
+        fail(Status::corrupt_data, "%s: there is no weight_map", index.c_str());
       std::set<std::string> unique;
       for (const auto& [tensor, shard] : map->items()) {
         const std::string name = shard.is_string() ? shard.get<std::string>() : std::string();
         if (name.empty() || name.find('/') != std::string::npos)
-          fail(Status::corrupt_data, "%s: the file of %s is %s", index.c_str(), quoted(tensor).c_str(), quoted(shard.dump()).c_str());
+          fail(Status::corrupt_data, "%s: the file of %s is %s", index.c_str(), quoted(tensor).c_str(),
+               quoted(shard.dump()).c_str());
         unique.insert(name);
       }
       names.assign(unique.begin(), unique.end());
     } else {
-      fail(Status::input_output, "%s: there is neither model.safetensors nor model.safetensors.index.json", path_.c_str());
+      fail(Status::input_output, "%s: there is neither model.safetensors nor model.safetensors.index.json",
+           path_.c_str());
     }
     for (const std::string& name : names) {
       shards_.push_back(std::make_unique<SafetensorsReader>(std::make_shared<File>(file(name.c_str()))));
@@ -191,9 +201,10 @@ class HuggingFaceFolder : public ModelFile {
     }
   }
 
-  // Rows of W from a tensor [inputs, all outputs]: it is read whole, and kept while the same one is asked for again.
-  ParameterSource transposed(const SafetensorsReader& shard, const SafetensorsTensor& tensor, DType type, uint64_t skipped,
-                             uint64_t all, uint32_t inputs) const {
+  // Rows of W from a tensor [inputs, all outputs]: it is read whole, and kept while the same one is asked for
+  // again.
+  ParameterSource transposed(const SafetensorsReader& shard, const SafetensorsTensor& tensor, DType type,
+                             uint64_t skipped, uint64_t all, uint32_t inputs) const {
     if (whole_name_ != tensor.name) {
       whole_name_.clear();
       whole_ = std::make_shared<std::vector<std::byte>>(tensor.bytes);
@@ -201,7 +212,8 @@ class HuggingFaceFolder : public ModelFile {
       whole_name_ = tensor.name;
     }
     const size_t element = dtype_info(type).bytes;
-    return {type, 1, [whole = whole_, element, skipped, all, inputs](uint32_t first, uint32_t count, std::byte* out) {
+    return {type, 1,
+            [whole = whole_, element, skipped, all, inputs](uint32_t first, uint32_t count, std::byte* out) {
               for (uint32_t i = 0; i < inputs; i++) {
                 const std::byte* from = whole->data() + (i * all + skipped + first) * element;
                 for (uint32_t o = 0; o < count; o++, from += element)
@@ -223,6 +235,8 @@ class HuggingFaceFolder : public ModelFile {
 
 }  // namespace
 
-std::unique_ptr<ModelFile> open_hugging_face(std::string_view path) { return std::make_unique<HuggingFaceFolder>(path); }
+std::unique_ptr<ModelFile> open_hugging_face(std::string_view path) {
+  return std::make_unique<HuggingFaceFolder>(path);
+}
 
 }  // namespace riftco

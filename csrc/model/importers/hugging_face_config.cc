@@ -46,7 +46,9 @@ class Fields {
   }
 
  private:
-  std::string shown(const char* name) const { return quoted(object_[name].dump(-1, ' ', true, json::error_handler_t::replace)); }
+  std::string shown(const char* name) const {
+    return quoted(object_[name].dump(-1, ' ', true, json::error_handler_t::replace));
+  }
   [[noreturn]] void bad(const char* name, const char* wanted) const {
     fail(Status::corrupt_data, "%s: %s is %s, not %s", source_.c_str(), name, shown(name).c_str(), wanted);
   }
@@ -62,9 +64,11 @@ ModelConfig gpt2(const Fields& f, const std::string& source) {
   c.width = f.u32("n_embd");
   c.head_count = c.kv_head_count = f.u32("n_head");
   if (c.head_count == 0 || c.width % c.head_count != 0)
-    fail(Status::corrupt_data, "%s: n_head %u does not divide n_embd %u", source.c_str(), c.head_count, c.width);
+    fail(Status::corrupt_data, "%s: n_head %u does not divide n_embd %u", source.c_str(), c.head_count,
+         c.width);
   c.head_width = c.width / c.head_count;
-  if (!f.has("n_inner") && c.width > UINT32_MAX / 4) fail(Status::corrupt_data, "%s: n_embd is %u", source.c_str(), c.width);
+  if (!f.has("n_inner") && c.width > UINT32_MAX / 4)
+    fail(Status::corrupt_data, "%s: n_embd is %u", source.c_str(), c.width);
   c.mlp_width = f.has("n_inner") ? f.u32("n_inner") : 4 * c.width;
   c.norm_epsilon = f.number("layer_norm_epsilon", 1e-5);
   const std::string activation = f.text("activation_function", "gelu_new");
@@ -88,7 +92,8 @@ double rotary_base(const Fields& f) {
   double base = f.number("rope_theta", 10000.0);
   if (f.has("rope_scaling")) {
     const Fields scaling = f.object("rope_scaling");
-    if (scaling.text("rope_type", scaling.text("type", "default").c_str()) != "default") f.refuse("rope_scaling");
+    if (scaling.text("rope_type", scaling.text("type", "default").c_str()) != "default")
+      f.refuse("rope_scaling");
   }
   if (f.has("rope_parameters")) {
     const Fields rope = f.object("rope_parameters");
@@ -110,7 +115,8 @@ ModelConfig llama(const Fields& f, const std::string& source) {
   c.kv_head_count = f.u32("num_key_value_heads", c.head_count);
   if (c.head_count == 0) fail(Status::corrupt_data, "%s: num_attention_heads is 0", source.c_str());
   if (!f.has("head_dim") && c.width % c.head_count != 0)
-    fail(Status::corrupt_data, "%s: num_attention_heads %u does not divide hidden_size %u", source.c_str(), c.head_count, c.width);
+    fail(Status::corrupt_data, "%s: num_attention_heads %u does not divide hidden_size %u", source.c_str(),
+         c.head_count, c.width);
   c.head_width = f.u32("head_dim", c.width / c.head_count);
   c.position = PositionKind::rotary;
   c.rotary_width = c.head_width;
@@ -137,7 +143,8 @@ HuggingFaceFamily hugging_face_family(const json& config, const std::string& sou
   if (fields.has("quantization_config")) fields.refuse("quantization_config");
   if (type == "gpt2") return HuggingFaceFamily::gpt2;
   if (type == "llama") return HuggingFaceFamily::llama;
-  fail(Status::unsupported, "%s: model_type %s is not supported (gpt2 and llama are)", source.c_str(), quoted(type).c_str());
+  fail(Status::unsupported, "%s: model_type %s is not supported (gpt2 and llama are)", source.c_str(),
+       quoted(type).c_str());
 }
 
 ModelConfig hugging_face_config(HuggingFaceFamily family, const json& config, const std::string& source) {

@@ -13,6 +13,7 @@ enum class HuggingFaceFamily { gpt2, llama };
 HuggingFaceFamily hugging_face_family(const nlohmann::json& config, const std::string& source);
 
 // unsupported, naming field and value, for what changes the computation and is not built.
-ModelConfig hugging_face_config(HuggingFaceFamily family, const nlohmann::json& config, const std::string& source);
+ModelConfig hugging_face_config(HuggingFaceFamily family, const nlohmann::json& config,
+                                const std::string& source);
 
 }  // namespace riftco

@@ -16,7 +16,8 @@ class RiftFile : public ModelFile {
 
   std::vector<FileTensor> tensors() const override {
     std::vector<FileTensor> list;
-    for (const RiftTensor& t : reader_.tensors()) list.push_back({t.name, dtype_info(t.type).name, t.shape, t.bytes});
+    for (const RiftTensor& t : reader_.tensors())
+      list.push_back({t.name, dtype_info(t.type).name, t.shape, t.bytes});
     return list;
   }
 
