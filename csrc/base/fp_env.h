@@ -1,5 +1,4 @@
-// The floating-point environment: public calls and workers compute with the default one, whatever the host
-// has set.
+// The floating-point environment: public calls and workers compute with the default one, whatever the host has set.
 #pragma once
 #include <cstdint>
 
@@ -9,8 +8,7 @@
 
 namespace riftco {
 
-// Sets round to nearest, no flush to zero and masked exceptions; restores the caller's state at the end of
-// its scope.
+// Sets round to nearest, no flush to zero and masked exceptions; restores the caller's state at the end of its scope.
 class FpEnvGuard {
  public:
   FpEnvGuard() noexcept : saved_(read()) { write(kDefault); }

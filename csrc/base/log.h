@@ -1,5 +1,4 @@
-// Messages for the host's log callback; silent without one. Nothing in the library writes to stdout or
-// stderr.
+// Messages for the host's log callback; silent without one. Nothing in the library writes to stdout or stderr.
 #pragma once
 #include <cstdint>
 

@@ -20,8 +20,8 @@ class MemoryAccount {
 // huge: 2 MiB aligned and asks for transparent huge pages (weights: 6 to 40 % faster to stream).
 enum class Pages : uint8_t { normal, huge };
 
-// Owns zeroed memory charged to an account. Large buffers are untouched until first use. Fails with
-// out_of_memory, naming what it was for and the size.
+// Owns zeroed memory charged to an account. Large buffers are untouched until first use. Fails with out_of_memory, naming
+// what it was for and the size.
 class Buffer {
  public:
   Buffer() = default;

@@ -1,5 +1,5 @@
-// Counter-based random numbers (Philox4x32-10, Salmon and others 2011): a pure function of key and counter,
-// so that a stream does not depend on what else draws.
+// Counter-based random numbers (Philox4x32-10, Salmon and others 2011): a pure function of key and counter, so that a
+// stream does not depend on what else draws.
 #pragma once
 #include <array>
 #include <cstdint>

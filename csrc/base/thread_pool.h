@@ -1,5 +1,4 @@
-// A pool for SPMD regions: every worker runs the same function, with barriers inside. Waiters spin about 0.5
-// ms, then park.
+// A pool for SPMD regions: every worker runs the same function, with barriers inside. Waiters spin about 0.5 ms, then park.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,8 +13,7 @@ class Region {
   uint32_t index() const noexcept { return index_; }
   uint32_t count() const noexcept { return count_; }
 
-  // Returns when all workers of the region have arrived; their writes before it are visible after it. Resets
-  // take().
+  // Returns when all workers of the region have arrived; their writes before it are visible after it. Resets take().
   void barrier() const noexcept;
 
   // The next number (0, 1, ...) of the shared counter, for dynamic hand-out between two barriers.
@@ -31,8 +29,7 @@ class Region {
 
 class ThreadPool {
  public:
-  // `threads` workers, the caller included; 0: the CPUs that the process may use. Workers start at the first
-  // run.
+  // `threads` workers, the caller included; 0: the CPUs that the process may use. Workers start at the first run.
   explicit ThreadPool(uint32_t threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -40,8 +37,8 @@ class ThreadPool {
 
   uint32_t threads() const noexcept { return threads_; }
 
-  // Runs f(region) on all workers; returns when all are done. f must not throw. A busy pool, one whose
-  // workers could not be started, or one inherited over fork() means that the caller computes inline, alone.
+  // Runs f(region) on all workers; returns when all are done. f must not throw. A busy pool, one whose workers could not be
+  // started, or one inherited over fork() means that the caller computes inline, alone.
   template <class F>
   void run(F&& f) {
     run_erased([](void* context, const Region& region) { (*static_cast<F*>(context))(region); }, &f);

@@ -23,8 +23,7 @@ inline bool is_quantised(DType type) noexcept { return dtype_info(type).block > 
 // Bytes of one row of `elements`; fails (corrupt_data) when they are not a multiple of the block.
 size_t row_bytes(DType type, uint64_t elements);
 
-// row[0 .. out.size()) of `type` -> float, equal to the gguf package's dequantiser bit for bit. Size is
-// out.size().
+// row[0 .. out.size()) of `type` -> float, equal to the gguf package's dequantiser bit for bit. Size is out.size().
 void dequantise(DType type, const std::byte* row, std::span<float> out) noexcept;
 
 float half_to_float(uint16_t half) noexcept;   // exact

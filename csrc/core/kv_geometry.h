@@ -5,8 +5,8 @@
 
 namespace riftco {
 
-// Logically a layer's keys and values are each float [physical_page, kv_head, page_offset, head_width]. How a
-// device orders them inside its page is its kernels' secret (KernelTable::kv_page_bytes, kv_read).
+// Logically a layer's keys and values are each float [physical_page, kv_head, page_offset, head_width]. How a device
+// orders them inside its page is its kernels' secret (KernelTable::kv_page_bytes, kv_read).
 struct KvGeometry {
   uint32_t layers = 0;
   uint32_t kv_heads = 0;
@@ -16,8 +16,8 @@ struct KvGeometry {
   bool operator==(const KvGeometry&) const = default;
 };
 
-// What a step sees of one sequence's cache: its pages in logical order. Position p lives in pages[p /
-// page_size]. All positions up to the row's own are backed by a page; what lies beyond is never read.
+// What a step sees of one sequence's cache: its pages in logical order. Position p lives in pages[p / page_size].
+// All positions up to the row's own are backed by a page; what lies beyond is never read.
 struct CacheView {
   std::byte* const* pages = nullptr;
   const KvGeometry* geometry = nullptr;

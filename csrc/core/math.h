@@ -1,6 +1,6 @@
-// The project's own elementary functions: libm's differ between machines, these give the same bits
-// everywhere. The kernels' vector forms (core/math_formulas.h) give the same bits as the float functions
-// here. Bounds are the largest errors seen in tests/cc/test_math.cc, in units of the last place (ulp).
+// The project's own elementary functions: libm's differ between machines, these give the same bits everywhere.
+// The kernels' vector forms (core/math_formulas.h) give the same bits as the float functions here.
+// Bounds are the largest errors seen in tests/cc/test_math.cc, in units of the last place (ulp).
 #pragma once
 
 namespace riftco::math {

@@ -1,9 +1,8 @@
-// exp, erf, tanh and the activations, written once for a float and for a vector of floats. V needs + - * /
-// and the functions used here. V lives in an unnamed namespace where it is compiled for an instruction set,
-// so that no instance is shared between them.
+// exp, erf, tanh and the activations, written once for a float and for a vector of floats. V needs + - * / and the
+// functions used here. V lives in an unnamed namespace where it is compiled for an instruction set, so that no instance
+// is shared between them.
 //
-// Polynomials: Taylor for exp; tanh and erf are minimax fits of relative error, below 0.1 ulp before
-// rounding.
+// Polynomials: Taylor for exp; tanh and erf are minimax fits of relative error, below 0.1 ulp before rounding.
 #pragma once
 
 namespace riftco::formulas {

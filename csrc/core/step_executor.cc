@@ -9,8 +9,8 @@
 namespace riftco {
 namespace {
 
-// One block of at most kMaxBlockRows rows through all layers, run by every worker of a region. Between two
-// barriers a kernel reads only what was written before the first of them.
+// One block of at most kMaxBlockRows rows through all layers, run by every worker of a region. Between two barriers a
+// kernel reads only what was written before the first of them.
 class LayerWalk {
  public:
   LayerWalk(const Device& device, const StepModel& model, StepArena& arena, const CancelFlag* cancel)
@@ -58,8 +58,8 @@ class LayerWalk {
   bool finite() const noexcept { return finite_.load(std::memory_order_relaxed); }
 
  private:
-  // An operand made by `make(operand, share)` and ready to be read: a single row is made by every worker for
-  // itself, more rows are shared out.
+  // An operand made by `make(operand, share)` and ready to be read: a single row is made by every worker for itself, more
+  // rows are shared out.
   template <class Make>
   Operand produce(const Region& region, uint32_t rows, uint32_t width, uint32_t kinds, Make&& make) const {
     Operand operand{rows == 1 ? arena_.private_operand(region.index()) : arena_.operand, rows, width, kinds};
@@ -156,8 +156,8 @@ class LayerWalk {
         share);
   }
 
-  // Logits of the wanted rows, in pieces of about a layer's work (so that a cancel is seen soon), each a run
-  // of rows whose outputs follow each other.
+  // Logits of the wanted rows, in pieces of about a layer's work (so that a cancel is seen soon), each a run of rows whose
+  // outputs follow each other.
   void head(const Region& region) {
     const size_t vocabulary = model_.vocabulary;
     const uint32_t piece = head_piece();
@@ -195,8 +195,8 @@ class LayerWalk {
                                          kLeast, kMaxBlockRows));
   }
 
-  // Units of work for attention: rows of one sequence x key/value head, and segments where there are few
-  // units for the workers. Which way is taken never changes a result: segments are folded in order in both.
+  // Units of work for attention: rows of one sequence x key/value head, and segments where there are few units for the
+  // workers. Which way is taken never changes a result: segments are folded in order in both.
   void plan_attention(uint32_t workers) {
     arena_.units.clear();
     arena_.merges.clear();

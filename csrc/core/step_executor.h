@@ -1,5 +1,4 @@
-// The device seam: one step of a model over a batch of rows. The default executor walks the layers over the
-// kernel table.
+// The device seam: one step of a model over a batch of rows. The default executor walks the layers over the kernel table.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -35,13 +34,11 @@ class StepExecutor {
                std::shared_ptr<MemoryAccount> account);
   virtual ~StepExecutor();
 
-  // Makes sure that activation memory exists for steps over this model with contexts up to longest_context
-  // tokens.
+  // Makes sure that activation memory exists for steps over this model with contexts up to longest_context tokens.
   virtual void reserve(const StepModel& model, uint32_t longest_context);
 
-  // Writes keys and values of all rows into the views' pages and logits where wanted. Complete on return.
-  // Fails with cancelled or non_finite; then pages and logits of these rows hold anything, everything else is
-  // as before.
+  // Writes keys and values of all rows into the views' pages and logits where wanted. Complete on return. Fails with
+  // cancelled or non_finite; then pages and logits of these rows hold anything, everything else is as before.
   virtual void run(const StepModel& model, const StepBatch& batch);
 
   ThreadPool& threads() noexcept { return *threads_; }

@@ -1,5 +1,4 @@
-// A model as a step sees it: geometry and packed weights. Built by model/, read by the step executor and the
-// kernels.
+// A model as a step sees it: geometry and packed weights. Built by model/, read by the step executor and the kernels.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,8 +11,7 @@ namespace riftco {
 enum class NormKind : uint8_t { layer, rms };
 enum class Activation : uint8_t { gelu_erf, gelu_tanh, silu_gated };
 
-// y[o] = sum over i of W[o][i] x[i] + bias[o]. `data` is in the device's packed layout
-// (KernelTable::pack_rows).
+// y[o] = sum over i of W[o][i] x[i] + bias[o]. `data` is in the device's packed layout (KernelTable::pack_rows).
 struct PackedMatrix {
   DType type = DType::f32;
   uint32_t outputs = 0;

@@ -43,8 +43,8 @@ struct StepArena {
   Buffer memory_;
 };
 
-// A step borrows one arena; the first time that n steps run at once the n-th is made, so that steps in steady
-// state allocate nothing. Thread-safe.
+// A step borrows one arena; the first time that n steps run at once the n-th is made, so that steps in steady state
+// allocate nothing. Thread-safe.
 class StepWorkspace {
  public:
   StepWorkspace(const Device& device, std::shared_ptr<MemoryAccount> account)

@@ -45,14 +45,13 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
-// Fails with `status`, naming `source`, field and value, when the geometry is not one that can be computed
-// (zero or huge sizes, heads that do not divide, odd rotary width, ...).
+// Fails with `status`, naming `source`, field and value, when the geometry is not one that can be computed (zero or huge
+// sizes, heads that do not divide, odd rotary width, ...).
 void validate(const ModelConfig& config, Status status, const std::string& source);
 
 uint64_t parameter_count(const ModelConfig& config);
 
-// The JSON text of a .rift file's config; deterministic. from_json fails with corrupt_data naming field and
-// value.
+// The JSON text of a .rift file's config; deterministic. from_json fails with corrupt_data naming field and value.
 std::string config_to_json(const ModelConfig& config);
 ModelConfig config_from_json(std::string_view json, const std::string& source);
 

@@ -14,8 +14,8 @@ struct LoadOptions {
   uint32_t threads = 0;  // workers, the caller included; 0: the CPUs that the process may use
 };
 
-// From a .gguf file, a .rift file or a Hugging Face folder. What cannot be computed exactly is refused by
-// name (unsupported). The importers under model/importers/ know the families' names and layouts.
+// From a .gguf file, a .rift file or a Hugging Face folder. What cannot be computed exactly is refused by name
+// (unsupported). The importers under model/importers/ know the families' names and layouts.
 std::shared_ptr<DecoderOnlyTransformer> load_model(std::string_view path, const LoadOptions& options);
 
 // A JSON document about such a file: format, config, tensors, tokenizer, memory estimate. Reads no weights.
@@ -27,8 +27,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(std::string_view path);
 // Writes a .rift file, whole or not at all; loading it gives the same bits.
 void save_rift(const DecoderOnlyTransformer& model, std::string_view path);
 
-// Random float32 parameters: normal with deviation 0.02, norms one, biases zero; from the seed alone.
-// `tokenizer` may be null.
+// Random float32 parameters: normal with deviation 0.02, norms one, biases zero; from the seed alone. `tokenizer` may be null.
 std::shared_ptr<DecoderOnlyTransformer> create_model(const ModelConfig& config,
                                                      std::shared_ptr<const Tokenizer> tokenizer,
                                                      uint64_t seed, const LoadOptions& options);

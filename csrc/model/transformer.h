@@ -13,8 +13,8 @@ namespace riftco {
 
 class DecoderOnlyTransformer {
  public:
-  // Takes complete weights. `tokenizer` may be null. `account` is charged for weights and activations.
-  // threads: workers, the caller included; 0: the CPUs that the process may use.
+  // Takes complete weights. `tokenizer` may be null. `account` is charged for weights and activations. threads: workers, the
+  // caller included; 0: the CPUs that the process may use.
   DecoderOnlyTransformer(std::unique_ptr<Weights> weights, std::shared_ptr<const Tokenizer> tokenizer,
                          std::shared_ptr<MemoryAccount> account, uint32_t threads);
 
@@ -33,8 +33,8 @@ class DecoderOnlyTransformer {
   // Reserves the activation memory of steps with contexts of up to `longest_context` tokens.
   void reserve(uint32_t longest_context) const;
 
-  // The inference forward; the contract is StepExecutor::run's. Tokens and positions are the caller's to
-  // check (check_token).
+  // The inference forward; the contract is StepExecutor::run's. Tokens and positions are the caller's to check
+  // (check_token).
   void run(const StepBatch& batch) const;
 
   // Fails with out_of_range unless token is below the vocabulary size.

@@ -1,5 +1,4 @@
-// Packed parameters of a model, filled tensor by tensor, so that loading peaks at the packed size plus one
-// piece.
+// Packed parameters of a model, filled tensor by tensor, so that loading peaks at the packed size plus one piece.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -24,8 +23,7 @@ struct ParameterInfo {
   bool is_vector;
 };
 
-// The parameters of a valid config in canonical order, all matrices of one type. A tied head has no parameter
-// of its own.
+// The parameters of a valid config in canonical order, all matrices of one type. A tied head has no parameter of its own.
 std::vector<ParameterInfo> parameter_list(const ModelConfig& config, DType matrices);
 
 class Weights {
@@ -42,8 +40,8 @@ class Weights {
   const std::vector<ParameterInfo>& parameters() const noexcept { return parameters_; }
   size_t bytes() const noexcept { return storage_.size(); }
 
-  // Rows [first, first + rows) of parameter `index` in file layout (core/dtype.h; vectors: floats). Each row
-  // is set once; values that are not finite are refused with corrupt_data.
+  // Rows [first, first + rows) of parameter `index` in file layout (core/dtype.h; vectors: floats). Each row is set once;
+  // values that are not finite are refused with corrupt_data.
   void set_rows(size_t index, uint32_t first, uint32_t rows, const std::byte* file_rows);
 
   // The same rows back, bit for bit.

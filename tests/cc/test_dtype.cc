@@ -24,8 +24,7 @@ std::vector<std::byte> read_golden(const std::string& name) {
   return out;
 }
 
-// The gguf package's dequantiser, bit for bit: <type>.blocks.bin are file blocks, <type>.values.bin their
-// float32 values.
+// The gguf package's dequantiser, bit for bit: <type>.blocks.bin are file blocks, <type>.values.bin their float32 values.
 TEST(DType, DequantisesAsTheGgufPackageDoes) {
   for (const DType type : {DType::q4_1, DType::q8_0}) {
     const std::string name = dtype_info(type).name;

@@ -1,5 +1,4 @@
-// Whole files through the importers: logits against transformers' (tests/golden), .rift round trips, refusals
-// by name.
+// Whole files through the importers: logits against transformers' (tests/golden), .rift round trips, refusals by name.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -8,9 +8,8 @@
 namespace riftco {
 namespace {
 
-// A tensor of the file for a parameter. GGUF keeps the rows of q and k of each head in the order of
-// interleaved rotary pairs: file row 2j + s of a head is row s * width/2 + j here, where pairs are
-// half-split.
+// A tensor of the file for a parameter. GGUF keeps the rows of q and k of each head in the order of interleaved rotary
+// pairs: file row 2j + s of a head is row s * width/2 + j here, where pairs are half-split.
 struct Mapping {
   std::string tensor;
   uint32_t head_width = 0;  // of rows to put back into half-split order; 0: rows as they are
@@ -179,8 +178,7 @@ class GgufFile : public ModelFile {
         fail(Status::unsupported, "%s: %s = %" PRIu64 " is not supported", from, key, reader_.get_u64(key));
   }
 
-  // A projection has a bias when the first layer's has; a layer that differs is found when its tensors are
-  // read.
+  // A projection has a bias when the first layer's has; a layer that differs is found when its tensors are read.
   uint32_t biases() const {
     const std::pair<const char*, uint32_t> projections[] = {
         {"blk.0.attn_q.bias", kBiasQ},     {"blk.0.attn_k.bias", kBiasK},

@@ -91,8 +91,7 @@ class HuggingFaceFolder : public ModelFile {
 
   ModelConfig config() const override {
     ModelConfig config = hugging_face_config(family_, config_json_, file("config.json"));
-    // As transformers does: a head that is in the file and differs from the embedding is used, whatever
-    // config.json says.
+    // As transformers does: a head that is in the file and differs from the embedding is used, whatever config.json says.
     const char* const embedding = family_ == HuggingFaceFamily::gpt2 ? "wte.weight" : "embed_tokens.weight";
     if (config.tied_head && !same_tensor(prefix_ + embedding, "lm_head.weight")) config.tied_head = false;
     return config;
@@ -201,8 +200,7 @@ class HuggingFaceFolder : public ModelFile {
     }
   }
 
-  // Rows of W from a tensor [inputs, all outputs]: it is read whole, and kept while the same one is asked for
-  // again.
+  // Rows of W from a tensor [inputs, all outputs]: it is read whole, and kept while the same one is asked for again.
   ParameterSource transposed(const SafetensorsReader& shard, const SafetensorsTensor& tensor, DType type,
                              uint64_t skipped, uint64_t all, uint32_t inputs) const {
     if (whole_name_ != tensor.name) {

@@ -1,5 +1,5 @@
-// A readable model file or folder: its geometry, tokenizer and parameters under native names. One class a
-// format; family names live in these files only.
+// A readable model file or folder: its geometry, tokenizer and parameters under native names. One class a format; family
+// names live in these files only.
 #pragma once
 #include <functional>
 #include <memory>
