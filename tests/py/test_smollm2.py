@@ -18,7 +18,7 @@ PROMPT = "The history of the steam engine begins in the first century"
 DECODE = """
 import sys
 from riftco_transformer import KvCacheFactory, ModelBundle
-runtime = ModelBundle.load(sys.argv[1]).instantiate("cpu")
+runtime = ModelBundle.load(sys.argv[1]).instantiate("cpu", threads=1)
 pool = KvCacheFactory.paged(runtime.model, maximum_context=2048)
 with runtime.model.decode_session(factory=pool) as session:
     logits = session.prefill(range(1000, 1032))
@@ -55,11 +55,11 @@ def test_serving_is_exact(smollm2: Runtime) -> None:
 def test_stop_at_the_end_of_an_answer(smollm2: Runtime) -> None:
     prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
     with TextGenerator(smollm2.model, maximum_context=256) as generator:
-        answer = generator.generate(prompt, max_new_tokens=100, parse_special=True)
+        answer = generator.generate(prompt, max_new_tokens=30, parse_special=True)
         assert answer.finish_reason == "eos"
         assert answer.tokens[-1] == smollm2.tokenizer.eos_token
         assert answer.text == "The capital of France is Paris."
         assert "<|" not in answer.text
-        more = generator.generate(prompt, max_new_tokens=100, parse_special=True, ignore_eos=True)
+        more = generator.generate(prompt, max_new_tokens=30, parse_special=True, ignore_eos=True)
         assert more.finish_reason == "length"
         assert more.tokens[: len(answer.tokens)] == answer.tokens
