@@ -1,27 +1,32 @@
 // The kernel table: everything a device computes, with shapes and contract, on one page.
 //
 // Numerics (the same bits on every instruction set, for finite results):
-//   - an output element depends on its own row only and is reduced in one fixed order, whatever the number of rows,
-//     the page size, the share of a worker or the instruction set;
+//   - an output element depends on its own row only and is reduced in one fixed order, whatever the number of
+//     rows, the page size, the share of a worker or the instruction set;
 //   - linear, float weights (f16 and bf16 widened): a = fma(x[k], w[k], a) for k = 0, 1, ...; then a + bias;
-//   - linear, quantised weights: activations as int8 per block of 32 (below), the integer dot product I of a block is
-//     exact; q8_0: a = fma(float(I), d * s, a); q4_1: the same with I over the unsigned nibbles, then
+//   - linear, quantised weights: activations as int8 per block of 32 (below), the integer dot product I of a
+//     block is exact; q8_0: a = fma(float(I), d * s, a); q4_1: the same with I over the unsigned nibbles, then
 //     a = fma(m, s * float(sum), a); blocks in k order; then a + bias;
 //   - int8 activations of a block of 32: amax = max |x|; s = amax * (1/127), q = round to nearest even of
-//     x * (127 / amax) clamped to +-127, sum = sum of q. amax below 2^-100: s = 0 and q = 0. Not finite: s = NaN, q = 0;
-//   - sums over a row (norms, probabilities) use 16 virtual lanes, lane i % 16, and the tree 8+8, 4+4, 2+2, 1+1; a short
-//     last group adds nothing to the missing lanes. Sums of squares are fused multiply-adds, plain sums are adds;
-//   - attention: a score is one chain of fused multiply-adds over the head's dims of (q * scale) and k. Keys are walked in
-//     tiles of 64 aligned to absolute positions; segments of 256 keys, aligned too, start empty (m = -inf, l = 0, O = 0):
+//     x * (127 / amax) clamped to +-127, sum = sum of q. amax below 2^-100: s = 0 and q = 0. Not finite:
+//     s = NaN, q = 0;
+//   - sums over a row (norms, probabilities) use 16 virtual lanes, lane i % 16, and the tree 8+8, 4+4, 2+2,
+//     1+1; a short last group adds nothing to the missing lanes. Sums of squares are fused multiply-adds,
+//     plain sums are adds;
+//   - attention: a score is one chain of fused multiply-adds over the head's dims of (q * scale) and k. Keys
+//     are walked in tiles of 64 aligned to absolute positions; segments of 256 keys, aligned too, start empty
+//     (m = -inf, l = 0, O = 0):
 //       tile:  m' = max(m, scores); c = exp(m - m'); p = exp(score - m'); l = fma(l, c, sum p);
 //              O[dim] = O[dim] * c, then one chain fma(p[j], v[j][dim], O) over the tile's keys
-//       fold of two segments in order, also on one thread: m' = max(a.m, b.m); ca = exp(a.m - m'), cb = exp(b.m - m');
+//       fold of two segments in order, also on one thread:
+//              m' = max(a.m, b.m); ca = exp(a.m - m'), cb = exp(b.m - m');
 //              l = fma(a.l, ca, b.l * cb); O = fma(a.O, ca, b.O * cb);   the row's result is O / l
 //     masked keys never enter (not multiplied by zero); exp of minus infinity is exactly 0, NaN stays NaN;
 //   - exp, erf, tanh, sin, cos are the project's own (core/math.h), with written fused multiply-adds.
 //
-// Work split: in a step every worker of the region calls the same kernel with its Share and does its part; parts never
-// split a reduction. No kernel allocates, throws or synchronises; the executor puts barriers between them.
+// Work split: in a step every worker of the region calls the same kernel with its Share and does its part;
+// parts never split a reduction. No kernel allocates, throws or synchronises; the executor puts barriers
+// between them.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -61,8 +66,9 @@ struct GatherArgs {  // x[r] = row tokens[r] of `table` (+ row positions[r] of `
   float* x;  // [rows, table->inputs]
 };
 
-struct
-    NormArgs {  // operand row r = norm(x[r * stride ...]); layer: (x - mean) / sqrt(var + eps) * w + b; rms: x / sqrt(ms + eps) * w
+// Operand row r = norm(row r of x). layer: (x - mean) / sqrt(variance + epsilon) * weight + bias;
+// rms: x / sqrt(mean square + epsilon) * weight.
+struct NormArgs {
   NormKind kind;
   float epsilon;
   NormWeights weights;
@@ -106,8 +112,8 @@ struct AttentionRow {
   uint32_t position;  // the row writes this position and reads keys 0 .. position
 };
 
-struct
-    StoreArgs {  // rotate q and k in place (half-split pairs i, i + pairs), then write k and v into the row's cache page
+// Rotates q and k in place (half-split pairs i, i + pairs), then writes k and v into the row's cache page.
+struct StoreArgs {
   const AttentionRow* rows;
   uint32_t row_count;
   uint32_t layer, heads, kv_heads, head_width;
@@ -123,20 +129,18 @@ struct AttentionUnit {
   uint32_t first_row, rows;  // rows <= kMaxUnitRows
   uint32_t kv_head;
   uint32_t first_segment,
-      last_segment;  // [first, last): in units of kKeySegment keys; all that the last row sees, or a part
-  int32_t
-      partial;  // < 0: all segments are here, write the context; else the first partial slot of the unit (rows * group slots)
+      last_segment;  // [first, last) in kKeySegment keys: all the last row sees, or a part
+  int32_t partial;   // < 0: it has all segments, write the context; else its first slot of rows * group
 };
 inline constexpr uint32_t kMaxUnitRows = 16;
 
 struct AttentionArgs {
   const AttentionRow* rows;
   uint32_t layer, heads, kv_heads, head_width;
-  float scale;     // 1 / sqrt(head_width)
-  const float* q;  // [rows, heads * head_width], rotated
-  float* context;  // [rows, heads * head_width]
-  float*
-      partials;  // slots of attention_slot_floats(head_width) floats; one slot: (row of unit, head of group) in row order
+  float scale;         // 1 / sqrt(head_width)
+  const float* q;      // [rows, heads * head_width], rotated
+  float* context;      // [rows, heads * head_width]
+  float* partials;     // slots of attention_slot_floats(head_width): (row of unit, head of group) in order
   std::byte* scratch;  // attention_scratch_bytes(heads / kv_heads, head_width), this worker's own
 };
 
