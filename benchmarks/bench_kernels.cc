@@ -69,7 +69,8 @@ class Workers {
     const double start = now();
     started_++;
     work({0, count_});
-    while (finished_ + 1 < count_) {}
+    while (finished_ + 1 < count_) {
+    }
     return now() - start;
   }
 
@@ -94,7 +95,8 @@ double middle(std::vector<double> v) {
 
 class Bench {
  public:
-  explicit Bench(const Options& options) : options_(options), kernels_(*cpu_kernels(options.isa)), workers_(options.threads) {}
+  explicit Bench(const Options& options)
+      : options_(options), kernels_(*cpu_kernels(options.isa)), workers_(options.threads) {}
 
   const KernelTable& kernels() const { return kernels_; }
   const std::vector<Result>& results() const { return results_; }
@@ -112,10 +114,12 @@ class Bench {
       ratios.push_back(reading / times.back());
     }
     times.erase(times.begin()), ratios.erase(ratios.begin());  // the first one warms up
-    results_.push_back({name, *std::min_element(times.begin(), times.end()), middle(times), middle(ratios), rate(middle(times))});
+    results_.push_back({name, *std::min_element(times.begin(), times.end()), middle(times), middle(ratios),
+                        rate(middle(times))});
     if (options_.json) return;
     const Result& r = results_.back();
-    std::printf("%-34s best %9.3f us, median %9.3f us, %s", name.c_str(), r.best * 1e6, r.median * 1e6, r.rate.c_str());
+    std::printf("%-34s best %9.3f us, median %9.3f us, %s", name.c_str(), r.best * 1e6, r.median * 1e6,
+                r.rate.c_str());
     if (!read.empty()) std::printf(", %.0f %% of a plain read", 100 * r.of_read);
     std::printf("\n");
     std::fflush(stdout);
@@ -124,7 +128,8 @@ class Bench {
  private:
   static void plain_read(const std::vector<std::pair<const std::byte*, size_t>>& all, Share share) {
     for (const auto& [data, bytes] : all) {
-      const size_t words = bytes / 8, begin = words * share.index / share.count, end = words * (share.index + 1) / share.count;
+      const size_t words = bytes / 8, begin = words * share.index / share.count,
+                   end = words * (share.index + 1) / share.count;
       const uint64_t* p = reinterpret_cast<const uint64_t*>(data);
       uint64_t lanes[16] = {};
       for (size_t i = begin; i + 16 <= end; i += 16)
@@ -195,8 +200,8 @@ struct MatrixShape {
   uint32_t outputs, inputs;
 };
 
-Matrices make_matrices(const KernelTable& k, DType type, DType head_type, uint32_t layers, const std::vector<MatrixShape>& shapes,
-                       MatrixShape head) {
+Matrices make_matrices(const KernelTable& k, DType type, DType head_type, uint32_t layers,
+                       const std::vector<MatrixShape>& shapes, MatrixShape head) {
   Matrices m;
   for (const MatrixShape& s : shapes) m.layer_bytes += layers * k.packed_bytes(type, s.outputs, s.inputs);
   m.head_bytes = k.packed_bytes(head_type, head.outputs, head.inputs);
@@ -213,26 +218,30 @@ Matrices make_matrices(const KernelTable& k, DType type, DType head_type, uint32
 }
 
 // All matrices of a step of `rows` rows, the head for one row.
-void bench_matrices(Bench& bench, const std::string& name, const Matrices& m, std::initializer_list<uint32_t> row_counts) {
+void bench_matrices(Bench& bench, const std::string& name, const Matrices& m,
+                    std::initializer_list<uint32_t> row_counts) {
   const KernelTable& k = bench.kernels();
   for (uint32_t rows : row_counts) {
     const std::string case_name = name + " rows " + std::to_string(rows);
     if (!bench.wanted(case_name)) continue;
     uint32_t widest = 0, longest = m.head.inputs;
-    for (const PackedMatrix& p : m.all) widest = std::max(widest, p.outputs), longest = std::max(longest, p.inputs);
+    for (const PackedMatrix& p : m.all)
+      widest = std::max(widest, p.outputs), longest = std::max(longest, p.inputs);
     const std::vector<float> x = floats(size_t(rows) * longest);
     std::vector<float> out(size_t(rows) * widest), logits(m.head.outputs);
     std::vector<std::unique_ptr<Buffer>> memory;
     const auto operand = [&](uint32_t n, uint32_t width, DType type) {
       const uint32_t kinds = operand_kind(type);
-      memory.push_back(std::make_unique<Buffer>(std::make_shared<MemoryAccount>(), k.operand_bytes(n, width, kinds), "operand"));
+      memory.push_back(std::make_unique<Buffer>(std::make_shared<MemoryAccount>(),
+                                                k.operand_bytes(n, width, kinds), "operand"));
       const Operand result = {memory.back()->data(), n, width, kinds};
       k.pack_operand({x.data(), result}, {});
       return result;
     };
     std::vector<Operand> operands;
     for (const PackedMatrix& p : m.all) {
-      const auto same = std::find_if(operands.begin(), operands.end(), [&](const Operand& o) { return o.width == p.inputs; });
+      const auto same = std::find_if(operands.begin(), operands.end(),
+                                     [&](const Operand& o) { return o.width == p.inputs; });
       operands.push_back(same == operands.end() ? operand(rows, p.inputs, p.type) : *same);
     }
     const Operand last = operand(1, m.head.inputs, m.head.type);
@@ -248,7 +257,8 @@ void bench_matrices(Bench& bench, const std::string& name, const Matrices& m, st
         },
         [&](double s) {
           const double macs = rows * m.layer_macs + double(m.head.outputs) * m.head.inputs;
-          return text("%7.1f tok/s", rows / s) + text(", %5.1f GB/s", double(m.memory.size()) / s / 1e9) + text(", %5.1f GMAC/s", macs / s / 1e9);
+          return text("%7.1f tok/s", rows / s) + text(", %5.1f GB/s", double(m.memory.size()) / s / 1e9) +
+                 text(", %5.1f GMAC/s", macs / s / 1e9);
         });
   }
 }
@@ -265,17 +275,21 @@ void bench_attention(Bench& bench, uint32_t rows, uint32_t context) {
   const CacheView view = {addresses.data(), &geometry};
   std::vector<AttentionRow> all;
   for (uint32_t p = 0; p < context; p++) all.push_back({&view, p});
-  std::vector<float> q = floats(size_t(context) * heads * 64, 3), kv = floats(size_t(context) * 3 * 64, 3), out(size_t(rows) * heads * 64);
+  std::vector<float> q = floats(size_t(context) * heads * 64, 3), kv = floats(size_t(context) * 3 * 64, 3),
+                     out(size_t(rows) * heads * 64);
   k.store({all.data(), context, 0, heads, 3, 64, 0, nullptr, q.data(), kv.data(), kv.data()}, {});
   const uint32_t segments = (context - 1) / kKeySegment + 1;
   std::vector<std::unique_ptr<Buffer>> scratch;
   for (int i = 0; i < 64; i++)
-    scratch.push_back(std::make_unique<Buffer>(std::make_shared<MemoryAccount>(), k.attention_scratch_bytes(3, 64), "scratch"));
+    scratch.push_back(std::make_unique<Buffer>(std::make_shared<MemoryAccount>(),
+                                               k.attention_scratch_bytes(3, 64), "scratch"));
   const auto name = "attention rows " + std::to_string(rows) + " context " + std::to_string(context);
   bench.run(
       name, {},
       [&](Share share) {
-        const AttentionArgs args = {all.data() + context - rows, 0, heads, 3, 64, 0.125f, q.data(), out.data(), nullptr, scratch[share.index]->data()};
+        const AttentionArgs args = {
+            all.data() + context - rows, 0, heads, 3, 64, 0.125f, q.data(), out.data(), nullptr,
+            scratch[share.index]->data()};
         uint32_t unit = 0;
         for (uint32_t first = 0; first < rows; first += kMaxUnitRows)
           for (uint32_t h = 0; h < 3; h++)
@@ -289,16 +303,31 @@ void bench_rows(Bench& bench, uint32_t rows) {
   const KernelTable& k = bench.kernels();
   const uint32_t width = 576, wide = 1536;
   const std::vector<float> x = floats(size_t(rows) * wide, 2), weight = floats(width);
-  const Buffer memory(std::make_shared<MemoryAccount>(), k.operand_bytes(rows, wide, kOperandInt8), "operand");
+  const Buffer memory(std::make_shared<MemoryAccount>(), k.operand_bytes(rows, wide, kOperandInt8),
+                      "operand");
   const auto per_row = [rows](double s) { return text("%6.3f us a row", s * 1e6 / rows); };
   const std::string end = " rows " + std::to_string(rows);
-  bench.run("rms norm 576" + end, {}, [&](Share share) {
-    k.norm({NormKind::rms, 1e-5f, {weight.data(), nullptr}, x.data(), nullptr, {memory.data(), rows, width, kOperandInt8}}, share);
-  }, per_row);
-  for (const auto& [name, kind] : {std::pair{"silu 1536", Activation::silu_gated}, std::pair{"gelu erf 1536", Activation::gelu_erf}, std::pair{"gelu tanh 1536", Activation::gelu_tanh}})
-    bench.run(name + end, {}, [&, kind = kind](Share share) {
-      k.activate({kind, x.data(), x.data(), {memory.data(), rows, wide, kOperandInt8}}, share);
-    }, per_row);
+  bench.run(
+      "rms norm 576" + end, {},
+      [&](Share share) {
+        k.norm({NormKind::rms,
+                1e-5f,
+                {weight.data(), nullptr},
+                x.data(),
+                nullptr,
+                {memory.data(), rows, width, kOperandInt8}},
+               share);
+      },
+      per_row);
+  for (const auto& [name, kind] :
+       {std::pair{"silu 1536", Activation::silu_gated}, std::pair{"gelu erf 1536", Activation::gelu_erf},
+        std::pair{"gelu tanh 1536", Activation::gelu_tanh}})
+    bench.run(
+        name + end, {},
+        [&, kind = kind](Share share) {
+          k.activate({kind, x.data(), x.data(), {memory.data(), rows, wide, kOperandInt8}}, share);
+        },
+        per_row);
 }
 
 void bench_logits(Bench& bench) {
@@ -306,16 +335,27 @@ void bench_logits(Bench& bench) {
   const std::vector<float> x = floats(49152, 20);
   std::vector<float> out(x.size());
   const auto none = [](double) { return std::string("of 49152"); };
-  bench.run("exp_row", {}, [&](Share share) { if (share.index == 0) k.exp_row(x.data(), x.size(), 1, 1, out.data()); }, none);
-  bench.run("all_finite", {}, [&](Share share) { if (share.index == 0 && !k.all_finite(x.data(), x.size())) std::abort(); }, none);
+  bench.run(
+      "exp_row", {},
+      [&](Share share) {
+        if (share.index == 0) k.exp_row(x.data(), x.size(), 1, 1, out.data());
+      },
+      none);
+  bench.run(
+      "all_finite", {},
+      [&](Share share) {
+        if (share.index == 0 && !k.all_finite(x.data(), x.size())) std::abort();
+      },
+      none);
 }
 
 void print_json(const Options& options, const Bench& bench) {
   std::printf("{\"isa\": \"%s\", \"threads\": %u, \"results\": [", bench.kernels().name, options.threads);
   const char* separator = "";
   for (const Result& r : bench.results()) {
-    std::printf("%s\n  {\"name\": \"%s\", \"best_s\": %.9f, \"median_s\": %.9f, \"of_read\": %.3f, \"rate\": \"%s\"}", separator,
-                r.name.c_str(), r.best, r.median, r.of_read, r.rate.c_str());
+    std::printf(
+        "%s\n  {\"name\": \"%s\", \"best_s\": %.9f, \"median_s\": %.9f, \"of_read\": %.3f, \"rate\": \"%s\"}",
+        separator, r.name.c_str(), r.best, r.median, r.of_read, r.rate.c_str());
     separator = ",";
   }
   std::printf("\n]}\n");
@@ -326,17 +366,24 @@ Options parse(int argc, char** argv) {
   for (int i = 1; i < argc; i++) {
     const std::string arg = argv[i];
     const auto value = [&] { return i + 1 < argc ? std::string(argv[++i]) : std::string(); };
-    if (arg == "--json") o.json = true;
-    else if (arg == "--cpu-time") cpu_time = true, o.threads = 1;
-    else if (arg == "--threads") o.threads = uint32_t(std::clamp(std::atoi(value().c_str()), 1, 64));
-    else if (arg == "--seconds") o.seconds = std::atof(value().c_str());
-    else if (arg == "--only") o.only = value();
+    if (arg == "--json")
+      o.json = true;
+    else if (arg == "--cpu-time")
+      cpu_time = true, o.threads = 1;
+    else if (arg == "--threads")
+      o.threads = uint32_t(std::clamp(std::atoi(value().c_str()), 1, 64));
+    else if (arg == "--seconds")
+      o.seconds = std::atof(value().c_str());
+    else if (arg == "--only")
+      o.only = value();
     else if (arg == "--isa") {
       const std::string name = value();
       for (CpuIsa isa : {CpuIsa::scalar, CpuIsa::avx2, CpuIsa::avx512})
         if (cpu_kernels(isa) && name == cpu_kernels(isa)->name) o.isa = isa;
     } else {
-      std::fprintf(stderr, "bench_kernels [--json] [--isa NAME] [--threads N | --cpu-time] [--seconds S] [--only TEXT]\n");
+      std::fprintf(
+          stderr,
+          "bench_kernels [--json] [--isa NAME] [--threads N | --cpu-time] [--seconds S] [--only TEXT]\n");
       std::exit(2);
     }
   }
@@ -350,17 +397,20 @@ int main(int argc, char** argv) {
   Bench bench(options);
   if (!options.json) std::printf("%s, %u threads\n", bench.kernels().name, options.threads);
   if (std::string("smollm2").find(options.only.substr(0, 7)) != std::string::npos) {
-    const Matrices m = make_matrices(bench.kernels(), DType::q4_1, DType::q8_0, 30,
-                                     {{960, 576}, {576, 576}, {1536, 576}, {1536, 576}, {576, 1536}}, {49152, 576});
+    const Matrices m =
+        make_matrices(bench.kernels(), DType::q4_1, DType::q8_0, 30,
+                      {{960, 576}, {576, 576}, {1536, 576}, {1536, 576}, {576, 1536}}, {49152, 576});
     bench_matrices(bench, "smollm2 q4_1 + q8_0", m, {1, 2, 4, 8, 16, 64, 256});
   }
   for (DType type : {DType::f32, DType::f16, DType::bf16}) {
     const std::string name = std::string("gpt2 ") + dtype_info(type).name;
     if (name.find(options.only.substr(0, name.size())) == std::string::npos) continue;
-    const Matrices m = make_matrices(bench.kernels(), type, type, 4, {{2304, 768}, {768, 768}, {3072, 768}, {768, 3072}}, {50257, 768});
+    const Matrices m = make_matrices(bench.kernels(), type, type, 4,
+                                     {{2304, 768}, {768, 768}, {3072, 768}, {768, 3072}}, {50257, 768});
     bench_matrices(bench, name + " 4 layers", m, {1, 8, 256});
   }
-  for (const auto& [rows, context] : {std::pair{1u, 128u}, {1u, 1900u}, {16u, 1900u}, {256u, 512u}}) bench_attention(bench, rows, context);
+  for (const auto& [rows, context] : {std::pair{1u, 128u}, {1u, 1900u}, {16u, 1900u}, {256u, 512u}})
+    bench_attention(bench, rows, context);
   for (uint32_t rows : {1u, 256u}) bench_rows(bench, rows);
   bench_logits(bench);
   if (options.json) print_json(options, bench);

@@ -66,8 +66,9 @@ struct GatherArgs {  // x[r] = row tokens[r] of `table` (+ row positions[r] of `
   float* x;  // [rows, table->inputs]
 };
 
-// Operand row r = norm(row r of x). layer: (x - mean) / sqrt(variance + epsilon) * weight + bias;
-// rms: x / sqrt(mean square + epsilon) * weight.
+// Operand row r = norm(row r of x). layer: (x - mean) * inverse * weight + bias with inverse =
+// 1 / sqrt(variance + epsilon); rms: x * inverse * weight with inverse = 1 / sqrt(mean square + epsilon).
+// Each operation is rounded.
 struct NormArgs {
   NormKind kind;
   float epsilon;
@@ -112,7 +113,8 @@ struct AttentionRow {
   uint32_t position;  // the row writes this position and reads keys 0 .. position
 };
 
-// Rotates q and k in place (half-split pairs i, i + pairs), then writes k and v into the row's cache page.
+// Rotates q and k in place, then writes k and v into the row's cache page. Half-split pairs a = x[i],
+// b = x[i + pairs] become a cos - b sin and b cos + a sin, each operation rounded.
 struct StoreArgs {
   const AttentionRow* rows;
   uint32_t row_count;

@@ -20,7 +20,8 @@ inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 class Memory {
  public:
   explicit Memory(size_t bytes)
-      : bytes_(bytes), data_(static_cast<std::byte*>(::operator new(bytes ? bytes : 1, std::align_val_t(64)))) {
+      : bytes_(bytes),
+        data_(static_cast<std::byte*>(::operator new(bytes ? bytes : 1, std::align_val_t(64)))) {
     std::memset(data_, 0xFF, bytes);
   }
   Memory(Memory&& other) noexcept : bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
@@ -65,7 +66,8 @@ class Random {
       if (type == DType::bf16) put(float_to_bf16(v));
       if (type == DType::q8_0 || type == DType::q4_1) put(float_to_half(0.02f * v));
       if (type == DType::q4_1) put(float_to_half(0.5f * v));
-      for (int b = type == DType::q8_0 ? 32 : type == DType::q4_1 ? 16 : 0; b > 0; b--) *p++ = std::byte(engine_() & 255);
+      for (int b = type == DType::q8_0 ? 32 : type == DType::q4_1 ? 16 : 0; b > 0; b--)
+        *p++ = std::byte(engine_() & 255);
     }
     return out;
   }
@@ -96,7 +98,8 @@ inline std::string isa_name(const testing::TestParamInfo<CpuIsa>& info) {
   static constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "neon"};
   return kNames[size_t(info.param)];
 }
-#define RIFTCO_ALL_INSTRUCTION_SETS(Suite)                                                                            \
-  INSTANTIATE_TEST_SUITE_P(Isa, Suite, testing::Values(CpuIsa::scalar, CpuIsa::avx2, CpuIsa::avx512), isa_name)
+#define RIFTCO_ALL_INSTRUCTION_SETS(Suite)                                                            \
+  INSTANTIATE_TEST_SUITE_P(Isa, Suite, testing::Values(CpuIsa::scalar, CpuIsa::avx2, CpuIsa::avx512), \
+                           isa_name)
 
 }  // namespace riftco

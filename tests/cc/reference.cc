@@ -61,7 +61,8 @@ struct Segment {
   Floats o;
 };
 
-Segment segment(const float* q, const float* keys, const float* values, uint32_t count, uint32_t width, float scale) {
+Segment segment(const float* q, const float* keys, const float* values, uint32_t count, uint32_t width,
+                float scale) {
   Segment s;
   s.o.assign(width, 0);
   for (uint32_t first = 0; first < count; first += kKeyTile) {
@@ -70,7 +71,8 @@ Segment segment(const float* q, const float* keys, const float* values, uint32_t
     float m = s.m;
     for (uint32_t j = 0; j < n; j++) {
       float score = 0;
-      for (uint32_t d = 0; d < width; d++) score = std::fma(q[d] * scale, keys[(first + j) * width + d], score);
+      for (uint32_t d = 0; d < width; d++)
+        score = std::fma(q[d] * scale, keys[(first + j) * width + d], score);
       p[j] = score;
       m = larger(m, score);
     }
@@ -143,10 +145,12 @@ Floats norm(NormKind kind, float epsilon, const Floats& x, const Floats& weight,
 
 float activate(Activation kind, float gate, float up) {
   switch (kind) {
-    case Activation::gelu_erf: return 0.5f * up * (1.0f + math::erf(up * 0.707106781f));
+    case Activation::gelu_erf:
+      return 0.5f * up * (1.0f + math::erf(up * 0.707106781f));
     case Activation::gelu_tanh:
       return 0.5f * up * (1.0f + math::tanh(0.797884561f * std::fma(0.044715f * up * up, up, up)));
-    case Activation::silu_gated: return gate / (1.0f + math::exp(-gate)) * up;
+    case Activation::silu_gated:
+      return gate / (1.0f + math::exp(-gate)) * up;
   }
   return 0;
 }
@@ -171,11 +175,13 @@ void rotate(float* x, const Floats& cos_sin) {
   }
 }
 
-Floats attention(const float* q, const float* keys, const float* values, uint32_t count, uint32_t head_width, float scale) {
+Floats attention(const float* q, const float* keys, const float* values, uint32_t count, uint32_t head_width,
+                 float scale) {
   Segment a;
   for (uint32_t first = 0; first < count; first += kKeySegment) {
     const uint32_t n = std::min(kKeySegment, count - first);
-    const Segment b = segment(q, keys + first * head_width, values + first * head_width, n, head_width, scale);
+    const Segment b =
+        segment(q, keys + first * head_width, values + first * head_width, n, head_width, scale);
     if (first == 0) {
       a = b;
       continue;

@@ -29,7 +29,8 @@ Floats rotary(const std::vector<double>& inverse_frequencies, uint32_t position)
 void rotate(float* x, const Floats& cos_sin);
 
 // One query head over keys and values [count][head_width].
-Floats attention(const float* q, const float* keys, const float* values, uint32_t count, uint32_t head_width, float scale);
+Floats attention(const float* q, const float* keys, const float* values, uint32_t count, uint32_t head_width,
+                 float scale);
 
 float exp_row(const Floats& x, float shift, float scale, Floats* out);
 

@@ -15,8 +15,12 @@ struct Shape {
 class Sequence {
  public:
   Sequence(const KernelTable& kernels, const Shape& s, uint32_t length, uint64_t seed)
-      : kernels_(kernels), shape_(s), geometry_{kLayers, s.kv_heads, s.head_width, s.page_size}, random_(seed) {
-    for (uint32_t i = 0; i < (length + s.page_size - 1) / s.page_size; i++) pages_.emplace_back(kernels.kv_page_bytes(geometry_));
+      : kernels_(kernels),
+        shape_(s),
+        geometry_{kLayers, s.kv_heads, s.head_width, s.page_size},
+        random_(seed) {
+    for (uint32_t i = 0; i < (length + s.page_size - 1) / s.page_size; i++)
+      pages_.emplace_back(kernels.kv_page_bytes(geometry_));
     for (const Memory& page : pages_) addresses_.push_back(page.data());
     view_ = {addresses_.data(), &geometry_};
     for (uint32_t i = 0; i < s.pairs; i++) frequencies_.push_back(math::pow(10000, -double(i) / s.pairs));
@@ -39,11 +43,13 @@ class Sequence {
     bool finite = true;
     for (uint32_t w = 0; w < workers; w++)
       if (shape_.pairs)
-        kernels_.rotary({frequencies_.data(), shape_.pairs, positions.data(), count, cos_sin.data()}, {w, workers});
+        kernels_.rotary({frequencies_.data(), shape_.pairs, positions.data(), count, cos_sin.data()},
+                        {w, workers});
     for (uint32_t w = 0; w < workers; w++)
-      finite &= kernels_.store({rows_.data() + first, count, kLayer, heads(), shape_.kv_heads, shape_.head_width, shape_.pairs,
-                                cos_sin.data(), query(first), key(first), value(first)},
-                               {w, workers});
+      finite &=
+          kernels_.store({rows_.data() + first, count, kLayer, heads(), shape_.kv_heads, shape_.head_width,
+                          shape_.pairs, cos_sin.data(), query(first), key(first), value(first)},
+                         {w, workers});
     return finite;
   }
 
@@ -52,16 +58,19 @@ class Sequence {
     const uint32_t segments = (first + rows - 1) / kKeySegment + 1, slots_of_unit = rows * shape_.group;
     Floats context(size_t(rows) * heads() * shape_.head_width, kNan);
     Memory scratch(kernels_.attention_scratch_bytes(shape_.group, shape_.head_width));
-    Memory partials(size_t(segments) * slots_of_unit * kernels_.attention_slot_floats(shape_.head_width) * sizeof(float));
-    const AttentionArgs args = {rows_.data() + first, kLayer, heads(), shape_.kv_heads, shape_.head_width, scale(),
-                                query(first), context.data(), partials.floats(), scratch.data()};
+    Memory partials(size_t(segments) * slots_of_unit * kernels_.attention_slot_floats(shape_.head_width) *
+                    sizeof(float));
+    const AttentionArgs args = {rows_.data() + first, kLayer,        heads(),      shape_.kv_heads,
+                                shape_.head_width,    scale(),       query(first), context.data(),
+                                partials.floats(),    scratch.data()};
     for (uint32_t h = 0; h < shape_.kv_heads; h++) {
       std::vector<AttentionUnit> units;
       if (!split) {
         kernels_.attend(args, {0, rows, h, 0, segments, -1});
         continue;
       }
-      for (uint32_t s = 0; s < segments; s++) units.push_back({0, rows, h, s, s + 1, int32_t(s * slots_of_unit)});
+      for (uint32_t s = 0; s < segments; s++)
+        units.push_back({0, rows, h, s, s + 1, int32_t(s * slots_of_unit)});
       for (uint32_t s = segments; s-- > 0;) kernels_.attend(args, units[s]);  // in any order
       kernels_.merge({units.data(), segments, &args});
     }
@@ -79,8 +88,8 @@ class Sequence {
         keys.insert(keys.end(), k_.begin() + at, k_.begin() + at + width);
         values.insert(values.end(), v_.begin() + at, v_.begin() + at + width);
       }
-      const Floats o =
-          reference::attention(query(position) + h * width, keys.data(), values.data(), position + 1, width, scale());
+      const Floats o = reference::attention(query(position) + h * width, keys.data(), values.data(),
+                                            position + 1, width, scale());
       out.insert(out.end(), o.begin(), o.end());
     }
     return out;
@@ -118,12 +127,14 @@ class Attention : public KernelTest {
     }
     const Floats got = sequence.attend(first, rows, split);
     const size_t width = got.size() / rows;
-    for (uint32_t r = 0; r < rows; r += std::max(1u, rows - 1)) {  // the first and the last row; the others lie between
+    for (uint32_t r = 0; r < rows;
+         r += std::max(1u, rows - 1)) {  // the first and the last row; the others lie between
       const Floats want = sequence.expected(first + r);
       for (size_t i = 0; i < width; i++)
         ASSERT_TRUE(same(got[r * width + i], want[i]))
-            << "width " << s.head_width << " group " << s.group << " page " << s.page_size << " position " << first + r << " row "
-            << r << " of " << rows << " split " << split << " dim " << i << ": " << got[r * width + i] << " not " << want[i];
+            << "width " << s.head_width << " group " << s.group << " page " << s.page_size << " position "
+            << first + r << " row " << r << " of " << rows << " split " << split << " dim " << i << ": "
+            << got[r * width + i] << " not " << want[i];
     }
   }
 };
@@ -158,10 +169,12 @@ TEST_P(Attention, EveryRowCountOfAUnit) {
 TEST_P(Attention, RandomShapes) {
   Random random(99);
   for (int i = 0; i < 60; i++) {
-    static constexpr uint32_t kWidths[] = {2, 16, 20, 48, 64, 96}, kGroups[] = {1, 2, 3, 4, 5, 9}, kPages[] = {1, 5, 16, 17, 32, 77};
+    static constexpr uint32_t kWidths[] = {2, 16, 20, 48, 64, 96}, kGroups[] = {1, 2, 3, 4, 5, 9},
+                              kPages[] = {1, 5, 16, 17, 32, 77};
     const uint32_t width = random.pick(kWidths);
-    check({width, 1 + random.below(3), random.pick(kGroups), random.pick(kPages), random.below(width / 2 + 1)}, random.below(600),
-          1 + random.below(kMaxUnitRows), random.below(2), uint64_t(i));
+    check(
+        {width, 1 + random.below(3), random.pick(kGroups), random.pick(kPages), random.below(width / 2 + 1)},
+        random.below(600), 1 + random.below(kMaxUnitRows), random.below(2), uint64_t(i));
   }
 }
 
@@ -172,7 +185,8 @@ TEST_P(Attention, RowsOfAUnitDoNotTouchEachOther) {
   const Floats got = sequence.attend(254, 16, false);
   for (uint32_t r = 0; r < 16; r++) {
     const Floats want = sequence.expected(254 + r);
-    for (size_t i = 0; i < want.size(); i++) ASSERT_TRUE(same(got[r * want.size() + i], want[i])) << r << " " << i;
+    for (size_t i = 0; i < want.size(); i++)
+      ASSERT_TRUE(same(got[r * want.size() + i], want[i])) << r << " " << i;
   }
 }
 
@@ -188,7 +202,8 @@ TEST_P(Attention, StoreRotatesAndReadReturnsWhatWasStored) {
         for (uint32_t h = 0; h < 3; h++) reference::rotate(before.key(p) + 64 * h, angles);
         Floats k(3 * 64), v(3 * 64);
         kernels().kv_read(sequence.view(), Sequence::kLayer, p, k.data(), v.data());
-        for (uint32_t i = 0; i < 6 * 64; i++) ASSERT_TRUE(same(sequence.query(p)[i], before.query(p)[i])) << pairs << " " << p << " " << i;
+        for (uint32_t i = 0; i < 6 * 64; i++)
+          ASSERT_TRUE(same(sequence.query(p)[i], before.query(p)[i])) << pairs << " " << p << " " << i;
         for (uint32_t i = 0; i < 3 * 64; i++) {
           ASSERT_TRUE(same(sequence.key(p)[i], before.key(p)[i])) << pairs << " " << p << " " << i;
           ASSERT_TRUE(same(k[i], before.key(p)[i])) << pairs << " " << p << " " << i;
@@ -216,7 +231,8 @@ TEST_P(Attention, NonFiniteQueriesSpoilTheirOwnRowOnly) {
   sequence.query(70)[3] = kNan;
   const Floats got = sequence.attend(64, 16, false);
   for (uint32_t r = 0; r < 16; r++)
-    for (uint32_t i = 0; i < 40; i++) ASSERT_EQ(std::isfinite(got[r * 40 + i]), r != 6 || i >= 20) << r << " " << i;
+    for (uint32_t i = 0; i < 40; i++)
+      ASSERT_EQ(std::isfinite(got[r * 40 + i]), r != 6 || i >= 20) << r << " " << i;
 }
 
 // Scores far apart: probabilities underflow to subnormals and to zero; zeros keep their sign.
@@ -224,12 +240,14 @@ TEST_P(Attention, ExtremeScoresEqualTheReference) {
   for (float size : {0.0f, -0.0f, 1e-30f, 40.0f, 1e4f, 1e18f}) {
     Sequence sequence(kernels(), {4, 1, 1, 16, 0}, 300, 4);
     for (uint32_t p = 0; p < 300; p++)
-      for (uint32_t d = 0; d < 4; d++) sequence.query(p)[d] *= size, sequence.value(p)[d] *= p % 3 ? 1 : -0.0f;
+      for (uint32_t d = 0; d < 4; d++)
+        sequence.query(p)[d] *= size, sequence.value(p)[d] *= p % 3 ? 1 : -0.0f;
     ASSERT_TRUE(sequence.store(0, 300, 1));
     const Floats got = sequence.attend(290, 10, true);
     for (uint32_t r = 0; r < 10; r++) {
       const Floats want = sequence.expected(290 + r);
-      for (uint32_t i = 0; i < 4; i++) ASSERT_TRUE(same(got[r * 4 + i], want[i])) << size << " " << r << " " << i;
+      for (uint32_t i = 0; i < 4; i++)
+        ASSERT_TRUE(same(got[r * 4 + i], want[i])) << size << " " << r << " " << i;
     }
   }
 }

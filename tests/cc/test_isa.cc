@@ -1,11 +1,10 @@
 // The choice of the CPU's instruction set, and the device registry. The choice is made once per process, so each case of
 // it runs in a process of its own.
-#include "backend/cpu/isa.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
+#include "backend/cpu/isa.h"
 #include "backend/registry.h"
 #include "base/error.h"
 

@@ -18,8 +18,11 @@ class Linear : public KernelTest {
   Matrix matrix(DType type, uint32_t outputs, uint32_t inputs, bool bias, Random& random) {
     return matrix(type, outputs, inputs, bias, random, random.rows(type, outputs, inputs));
   }
-  Matrix matrix(DType type, uint32_t outputs, uint32_t inputs, bool bias, Random& random, std::vector<std::byte> rows) {
-    Matrix m = {{type, outputs, inputs, nullptr, nullptr}, Memory(kernels().packed_bytes(type, outputs, inputs)), std::move(rows),
+  Matrix matrix(DType type, uint32_t outputs, uint32_t inputs, bool bias, Random& random,
+                std::vector<std::byte> rows) {
+    Matrix m = {{type, outputs, inputs, nullptr, nullptr},
+                Memory(kernels().packed_bytes(type, outputs, inputs)),
+                std::move(rows),
                 random.floats(bias ? outputs : 0)};
     std::memset(m.memory.data(), 0, m.memory.size());
     m.packed.data = m.memory.data();
@@ -34,12 +37,14 @@ class Linear : public KernelTest {
   }
 
   static float expected(const Matrix& m, uint32_t output, const float* x) {
-    const float a = reference::dot(m.packed.type, m.rows.data() + output * row_bytes(m.packed.type, m.packed.inputs), x,
-                                   m.packed.inputs);
+    const float a =
+        reference::dot(m.packed.type, m.rows.data() + output * row_bytes(m.packed.type, m.packed.inputs), x,
+                       m.packed.inputs);
     return m.packed.bias ? a + m.bias[output] : a;
   }
 
-  Operand operand(Memory& memory, const float* x, uint32_t rows, uint32_t width, uint32_t kinds, uint32_t share_count = 1) {
+  Operand operand(Memory& memory, const float* x, uint32_t rows, uint32_t width, uint32_t kinds,
+                  uint32_t share_count = 1) {
     const Operand out = {memory.data(), rows, width, kinds};
     shares(share_count, [&](Share share) { kernels().pack_operand({x, out}, share); });
     return out;
@@ -80,7 +85,8 @@ TEST_P(Linear, EveryTypeRowCountAndOddSizeEqualsTheReference) {
           for (uint32_t r = 0; r < rows; r++)
             for (uint32_t o = 0; o < stride; o++)
               ASSERT_TRUE(same(out[r * stride + o], o < outputs ? want[r * outputs + o] : -7.0f))
-                  << dtype_info(type).name << " " << outputs << "x" << inputs << " rows " << rows << " row " << r << " output " << o;
+                  << dtype_info(type).name << " " << outputs << "x" << inputs << " rows " << rows << " row "
+                  << r << " output " << o;
         }
       }
 }
@@ -88,7 +94,8 @@ TEST_P(Linear, EveryTypeRowCountAndOddSizeEqualsTheReference) {
 TEST_P(Linear, ThreeMatricesOfMixedTypesShareOneOperand) {
   Random random(2);
   const uint32_t inputs = 96;
-  const Matrix a = matrix(DType::q4_1, 50, inputs, true, random), b = matrix(DType::f16, 23, inputs, false, random),
+  const Matrix a = matrix(DType::q4_1, 50, inputs, true, random),
+               b = matrix(DType::f16, 23, inputs, false, random),
                c = matrix(DType::q8_0, 70, inputs, true, random);
   const Matrix* all[] = {&a, &b, &c};
   for (uint32_t rows : {1u, 5u, 37u})
@@ -112,7 +119,8 @@ TEST_P(Linear, ThreeMatricesOfMixedTypesShareOneOperand) {
           for (uint32_t j = 0; j < out[i].size(); j++) {
             const uint32_t outputs = all[i]->packed.outputs;
             const float want = expected(*all[i], j % outputs, &x[j / outputs * inputs]);
-            ASSERT_TRUE(same(out[i][j], accumulate ? before[i][j] + want : want)) << rows << " " << count << " " << i << " " << j;
+            ASSERT_TRUE(same(out[i][j], accumulate ? before[i][j] + want : want))
+                << rows << " " << count << " " << i << " " << j;
           }
       }
 }
@@ -123,11 +131,14 @@ TEST_P(Linear, ExtremeValuesEqualTheReference) {
   const uint32_t inputs = 64, outputs = 32, rows = 12;
   for (DType type : kTypes) {
     std::vector<std::byte> file = random.rows(type, outputs, inputs);
-    for (size_t i = 0; is_quantised(type) && i < file.size() / 2; i++) {  // all -128, or all fifteens; d, m stay
+    for (size_t i = 0; is_quantised(type) && i < file.size() / 2;
+         i++) {  // all -128, or all fifteens; d, m stay
       const size_t in_block = i % dtype_info(type).bytes;
-      if (in_block >= (type == DType::q8_0 ? 2u : 4u)) file[i] = type == DType::q8_0 ? std::byte(0x80) : std::byte(0xFF);
+      if (in_block >= (type == DType::q8_0 ? 2u : 4u))
+        file[i] = type == DType::q8_0 ? std::byte(0x80) : std::byte(0xFF);
     }
-    if (!is_quantised(type)) std::memset(file.data(), 0, file.size() / 4), file[1] = std::byte(1);  // zeros, a subnormal
+    if (!is_quantised(type))
+      std::memset(file.data(), 0, file.size() / 4), file[1] = std::byte(1);  // zeros, a subnormal
     const Matrix m = matrix(type, outputs, inputs, false, random, file);
     Floats x = random.floats(rows * inputs);
     const float fills[] = {1, -1, 0.0f, -0.0f, 1e-45f, -1e-38f, 0x1p-100f, 0x1.fp-101f, 3e38f, -3e38f};
@@ -169,7 +180,8 @@ TEST_P(Linear, UnpackedRowsAreTheBytesPacked) {
         const Matrix m = matrix(type, outputs, inputs, false, random);
         std::vector<std::byte> back(m.rows.size());
         const size_t row = row_bytes(type, inputs);
-        for (uint32_t r = 0; r < outputs; r += 7) kernels().unpack_rows(m.packed, r, std::min(7u, outputs - r), back.data() + r * row);
+        for (uint32_t r = 0; r < outputs; r += 7)
+          kernels().unpack_rows(m.packed, r, std::min(7u, outputs - r), back.data() + r * row);
         ASSERT_EQ(back, m.rows) << dtype_info(type).name << " " << outputs << "x" << inputs;
       }
 }
@@ -178,19 +190,23 @@ TEST_P(Linear, GatherGivesDequantisedRows) {
   Random random(6);
   for (DType type : kTypes)
     for (uint32_t inputs : widths(type)) {
-      const Matrix table = matrix(type, 50, inputs, false, random), positions = matrix(DType::f16, 9, inputs, false, random);
+      const Matrix table = matrix(type, 50, inputs, false, random),
+                   positions = matrix(DType::f16, 9, inputs, false, random);
       const uint32_t tokens[] = {49, 0, 17, 17, 16}, places[] = {0, 8, 3, 1, 2};
       for (bool with_positions : {false, true}) {
         Floats x(5 * inputs, kNan);
         shares(3, [&](Share share) {
-          kernels().gather({&table.packed, with_positions ? &positions.packed : nullptr, tokens, places, 5, x.data()}, share);
+          kernels().gather(
+              {&table.packed, with_positions ? &positions.packed : nullptr, tokens, places, 5, x.data()},
+              share);
         });
         for (uint32_t r = 0; r < 5; r++) {
           Floats want(inputs), place(inputs);
           dequantise(type, table.rows.data() + tokens[r] * row_bytes(type, inputs), want);
           dequantise(DType::f16, positions.rows.data() + places[r] * row_bytes(DType::f16, inputs), place);
           for (uint32_t i = 0; i < inputs; i++)
-            ASSERT_TRUE(same(x[r * inputs + i], with_positions ? want[i] + place[i] : want[i])) << dtype_info(type).name;
+            ASSERT_TRUE(same(x[r * inputs + i], with_positions ? want[i] + place[i] : want[i]))
+                << dtype_info(type).name;
         }
       }
     }
@@ -215,7 +231,9 @@ TEST_P(Linear, NormsFeedBothOperandKinds) {
               const Operand out = {memory.data(), rows, width, operand_kind(type)};
               const float* b = biased ? bias.data() : nullptr;
               shares(1 + rows % 3, [&](Share share) {
-                kernels().norm({kind, 1e-5f, {weight.data(), b}, x.data(), indexed ? index.data() : nullptr, out}, share);
+                kernels().norm(
+                    {kind, 1e-5f, {weight.data(), b}, x.data(), indexed ? index.data() : nullptr, out},
+                    share);
               });
               Floats y(rows * 5);
               kernels().linear({{&m.packed}, {y.data()}, {5}, 1, false, out}, {});
@@ -223,7 +241,8 @@ TEST_P(Linear, NormsFeedBothOperandKinds) {
                 const Floats row(x.begin() + index[r] * width, x.begin() + (index[r] + 1) * width);
                 const Floats normed = reference::norm(kind, 1e-5f, row, weight, b);
                 for (uint32_t o = 0; o < 5; o++)
-                  ASSERT_TRUE(same(y[r * 5 + o], expected(m, o, normed.data()))) << width << " rows " << rows << " row " << r;
+                  ASSERT_TRUE(same(y[r * 5 + o], expected(m, o, normed.data())))
+                      << width << " rows " << rows << " row " << r;
               }
             }
     }
@@ -241,14 +260,16 @@ TEST_P(Linear, ActivationsFeedBothOperandKinds) {
           Memory memory = operand_memory(width, operand_kind(type), rows);
           const Operand out = {memory.data(), rows, width, operand_kind(type)};
           shares(1 + rows % 4, [&](Share share) {
-            kernels().activate({kind, kind == Activation::silu_gated ? gate.data() : nullptr, up.data(), out}, share);
+            kernels().activate({kind, kind == Activation::silu_gated ? gate.data() : nullptr, up.data(), out},
+                               share);
           });
           Floats y(rows * 5);
           kernels().linear({{&m.packed}, {y.data()}, {5}, 1, false, out}, {});
           Floats active(rows * width);
           for (size_t i = 0; i < active.size(); i++) active[i] = reference::activate(kind, gate[i], up[i]);
           for (uint32_t i = 0; i < y.size(); i++)
-            ASSERT_TRUE(same(y[i], expected(m, i % 5, &active[i / 5 * width]))) << width << " rows " << rows << " " << i;
+            ASSERT_TRUE(same(y[i], expected(m, i % 5, &active[i / 5 * width])))
+                << width << " rows " << rows << " " << i;
         }
     }
 }

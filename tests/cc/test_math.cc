@@ -1,6 +1,5 @@
 // The project's own elementary functions: bounds of error against long double, edges, and vector forms with the same bits.
 #include "core/math.h"
-
 #include "core/math_formulas.h"
 #include "kernel_support.h"
 
@@ -78,8 +77,11 @@ TEST(Math, DoubleFunctionsStayWithinTheirStatedError) {
     const double near_one = 0.5 + u;
     log_most = std::max(log_most, ulps(math::log(near_one), std::log((long double)near_one)));
     const double base = 1 + 1e6 * u, exponent = 2 * v - 2;
-    pow_most = std::max(pow_most, ulps(math::pow(base, exponent), std::pow((long double)base, (long double)exponent)));
-    const double angle = i % 3 == 0 ? 1e7 * (2 * u - 1) : i % 3 == 1 ? 10 * u : double(int(1e6 * u)) * 1.5707963267948966;
+    pow_most = std::max(pow_most,
+                        ulps(math::pow(base, exponent), std::pow((long double)base, (long double)exponent)));
+    const double angle = i % 3 == 0   ? 1e7 * (2 * u - 1)
+                         : i % 3 == 1 ? 10 * u
+                                      : double(int(1e6 * u)) * 1.5707963267948966;
     double sine, cosine;
     math::sin_cos(angle, &sine, &cosine);
     sine_most = std::max({sine_most, double(std::abs(sine - std::sin((long double)angle))),
@@ -117,7 +119,9 @@ RIFTCO_ALL_INSTRUCTION_SETS(VectorMath);
 std::vector<float> every_float(uint32_t step) {
   std::vector<float> x;
   for (uint64_t b = 0; b < uint64_t(1) << 32; b += step) x.push_back(from_bits(uint32_t(b)));
-  for (float edge : {0.0f, -0.0f, 88.72f, 88.73f, -103.97f, -104.0f, 0.625f, 1.0f, 4.0f, INFINITY, -INFINITY, kNan}) x.push_back(edge);
+  for (float edge :
+       {0.0f, -0.0f, 88.72f, 88.73f, -103.97f, -104.0f, 0.625f, 1.0f, 4.0f, INFINITY, -INFINITY, kNan})
+    x.push_back(edge);
   return x;
 }
 
@@ -125,7 +129,8 @@ TEST_P(VectorMath, ExpHasTheBitsOfTheScalarForm) {
   const std::vector<float> x = every_float(1009);
   std::vector<float> out(x.size());
   kernels().exp_row(x.data(), x.size(), 0, 1, out.data());
-  for (size_t i = 0; i < x.size(); i++) ASSERT_TRUE(same(out[i], math::exp(x[i]))) << x[i] << ": " << out[i] << " not " << math::exp(x[i]);
+  for (size_t i = 0; i < x.size(); i++)
+    ASSERT_TRUE(same(out[i], math::exp(x[i]))) << x[i] << ": " << out[i] << " not " << math::exp(x[i]);
 }
 
 // A unit matrix shows an activation's bits, but for the sign of zero; values whose square overflows are left out.
@@ -159,7 +164,8 @@ TEST_P(VectorMath, ActivationsHaveTheBitsOfTheScalarForms) {
       kernels().linear({{&m}, {y.data()}, {width}, 1, false, out}, {});
       for (size_t i = 0; i < y.size(); i++) {
         const float want = reference::activate(kind, in[i], gated ? 1 : in[i]);
-        ASSERT_TRUE(same(y[i], want) || (y[i] == 0 && want == 0)) << int(kind) << " of " << in[i] << ": " << y[i] << " not " << want;
+        ASSERT_TRUE(same(y[i], want) || (y[i] == 0 && want == 0))
+            << int(kind) << " of " << in[i] << ": " << y[i] << " not " << want;
       }
     }
 }

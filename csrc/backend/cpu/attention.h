@@ -56,13 +56,14 @@ struct KeyTile {
 };
 
 // Copies `count` keys from `position` on, which lie in more than one page.
-void gather_group(const CacheView& view, uint32_t layer, uint32_t kv_head, uint32_t position, uint32_t count, float* keys,
-                  float* values) {
+void gather_group(const CacheView& view, uint32_t layer, uint32_t kv_head, uint32_t position, uint32_t count,
+                  float* keys, float* values) {
   const KvGeometry& g = *view.geometry;
   for (uint32_t j = 0; j < count; j++) {
     const HeadSlot slot = head_slot(view, layer, kv_head, position + j);
     for (size_t d = 0; d < g.head_width; d++) keys[16 * d + j] = slot.key[d * g.page_size];
-    std::memcpy(values + j * padded_width(g.head_width), slot.value, padded_width(g.head_width) * sizeof(float));
+    std::memcpy(values + j * padded_width(g.head_width), slot.value,
+                padded_width(g.head_width) * sizeof(float));
   }
 }
 
@@ -93,29 +94,30 @@ KeyTile find_tile(const CacheView& view, uint32_t layer, uint32_t kv_head, uint3
 
 // Vectors of keys or dims that R lines take at once: 1, 2 or 4.
 template <int R>
-inline constexpr int kAcross = R * 4 <= kAccumulators ? 4 : R * 2 <= kAccumulators ? 2 : 1;
+inline constexpr int kAcross = R * 4 <= kAccumulators   ? 4
+                               : R * 2 <= kAccumulators ? 2
+                                                        : 1;
 
 template <int R>
-RIFTCO_INLINE void tile_scores(const KeyTile& tile, const float* queries, uint32_t head_width, uint32_t groups,
-                               float (*scores)[kKeyTile]) {
+RIFTCO_INLINE void tile_scores(const KeyTile& tile, const float* queries, uint32_t head_width,
+                               uint32_t groups, float (*scores)[kKeyTile]) {
   constexpr int N = kAcross<R>;
   for (uint32_t g = 0; g < groups; g += N) {
     const float* key[N];
     size_t stride[N];
     F16 acc[R][N];
     RIFTCO_UNROLL
-    for (int n = 0; n < N; n++) key[n] = tile.key[g + uint32_t(n)], stride[n] = tile.key_stride[g + uint32_t(n)];
+    for (int n = 0; n < N; n++)
+      key[n] = tile.key[g + uint32_t(n)], stride[n] = tile.key_stride[g + uint32_t(n)];
     RIFTCO_UNROLL
-    for (int r = 0; r < R; r++)
-      RIFTCO_UNROLL
-      for (int n = 0; n < N; n++) acc[r][n] = F16::splat(0);
+    for (int r = 0; r < R; r++) RIFTCO_UNROLL
+    for (int n = 0; n < N; n++) acc[r][n] = F16::splat(0);
     multiply(
         acc, head_width, [queries](size_t d, int r) { return queries[d * R + size_t(r)]; },
         [&](size_t d, int n) { return F16::load(key[n] + d * stride[n]); });
     RIFTCO_UNROLL
-    for (int r = 0; r < R; r++)
-      RIFTCO_UNROLL
-      for (int n = 0; n < N; n++) acc[r][n].store(scores[r] + 16 * (g + uint32_t(n)));
+    for (int r = 0; r < R; r++) RIFTCO_UNROLL
+    for (int n = 0; n < N; n++) acc[r][n].store(scores[r] + 16 * (g + uint32_t(n)));
   }
 }
 
@@ -149,10 +151,9 @@ RIFTCO_INLINE void add_values(const KeyTile& tile, const float (*p)[kKeyTile], u
                               const float* correction, float* output, size_t padded, size_t d) {
   F16 acc[R][N];
   RIFTCO_UNROLL
-  for (int r = 0; r < R; r++)
-    RIFTCO_UNROLL
-    for (int n = 0; n < N; n++)
-      acc[r][n] = F16::load(output + size_t(r) * padded + d + 16 * n) * F16::splat(correction[r]);
+  for (int r = 0; r < R; r++) RIFTCO_UNROLL
+  for (int n = 0; n < N; n++)
+    acc[r][n] = F16::load(output + size_t(r) * padded + d + 16 * n) * F16::splat(correction[r]);
   for (uint32_t j = from; j < to;) {
     const uint32_t end = smaller(to, (j / 16 + 1) * 16);
     const float* value = tile.value[j / 16] + j % 16 * padded + d;
@@ -162,22 +163,23 @@ RIFTCO_INLINE void add_values(const KeyTile& tile, const float (*p)[kKeyTile], u
     j = end;
   }
   RIFTCO_UNROLL
-  for (int r = 0; r < R; r++)
-    RIFTCO_UNROLL
-    for (int n = 0; n < N; n++) acc[r][n].store(output + size_t(r) * padded + d + 16 * n);
+  for (int r = 0; r < R; r++) RIFTCO_UNROLL
+  for (int n = 0; n < N; n++) acc[r][n].store(output + size_t(r) * padded + d + 16 * n);
 }
 template <int R>
 RIFTCO_INLINE void add_all_values(const KeyTile& tile, const float (*p)[kKeyTile], uint32_t from, uint32_t to,
                                   const float* correction, float* output, size_t padded) {
   constexpr int N = kAcross<R>;
   size_t d = 0;
-  for (; d + 16 * N <= padded; d += 16 * N) add_values<R, N>(tile, p, from, to, correction, output, padded, d);
+  for (; d + 16 * N <= padded; d += 16 * N)
+    add_values<R, N>(tile, p, from, to, correction, output, padded, d);
   for (; d < padded; d += 16) add_values<R, 1>(tile, p, from, to, correction, output, padded, d);
 }
 
 // One tile of keys for R lines of which line r sees the first visible[r] keys; a line that sees none is left alone.
 template <int R>
-void tile_step(const KeyTile& tile, const float* queries, const uint32_t* visible, uint32_t head_width, const Sums& sums) {
+void tile_step(const KeyTile& tile, const float* queries, const uint32_t* visible, uint32_t head_width,
+               const Sums& sums) {
   const size_t padded = padded_width(head_width);
   alignas(64) float p[R][kKeyTile];
   uint32_t common = kKeyTile, most = 0;
@@ -192,16 +194,18 @@ void tile_step(const KeyTile& tile, const float* queries, const uint32_t* visibl
   add_all_values<R>(tile, p, 0, common, correction, sums.output, padded);
   const float one = 1;  // an exact factor
   for (int r = 0; r < R; r++)
-    if (visible[r] > common) add_all_values<1>(tile, p + r, common, visible[r], &one, sums.output + size_t(r) * padded, padded);
+    if (visible[r] > common)
+      add_all_values<1>(tile, p + r, common, visible[r], &one, sums.output + size_t(r) * padded, padded);
 }
 
 // a = a with b behind it, for one line.
-void fold(float* a_maximum, float* a_total, float* a_output, float b_maximum, float b_total, const float* b_output,
-          size_t padded) {
+void fold(float* a_maximum, float* a_total, float* a_output, float b_maximum, float b_total,
+          const float* b_output, size_t padded) {
   const float now = max_nan(*a_maximum, b_maximum);
   const float ca = exp_one(*a_maximum - now), cb = exp_one(b_maximum - now);
   for (size_t d = 0; d < padded; d += 16)
-    fma(F16::load(a_output + d), F16::splat(ca), F16::load(b_output + d) * F16::splat(cb)).store(a_output + d);
+    fma(F16::load(a_output + d), F16::splat(ca), F16::load(b_output + d) * F16::splat(cb))
+        .store(a_output + d);
   *a_maximum = now;
   *a_total = __builtin_fmaf(*a_total, ca, b_total * cb);
 }
@@ -243,8 +247,8 @@ void clear(const Sums& sums, uint32_t lines, size_t padded) {
 void walk_tile(const Unit& u, uint32_t first_key) {
   const uint32_t last = u.position(u.lines - 1);
   const CacheView& view = *u.args.rows[u.unit.first_row].view;
-  const KeyTile tile =
-      find_tile(view, u.args.layer, u.unit.kv_head, first_key, smaller(kKeyTile, last + 1 - first_key), u.scratch);
+  const KeyTile tile = find_tile(view, u.args.layer, u.unit.kv_head, first_key,
+                                 smaller(kKeyTile, last + 1 - first_key), u.scratch);
   for (uint32_t line = 0; line < u.lines; line += kLines) {
     const uint32_t across = smaller(kLines, u.lines - line);
     uint32_t visible[kLines];
@@ -256,7 +260,8 @@ void walk_tile(const Unit& u, uint32_t first_key) {
     const float* queries = u.scratch.queries + size_t(line) * u.args.head_width;
     const Sums sums = {u.scratch.segment.maximum + line, u.scratch.segment.total + line,
                        u.scratch.segment.output + line * u.padded};
-    with_rows<kLines>(across, [&]<int R>() { tile_step<R>(tile, queries, visible, u.args.head_width, sums); });
+    with_rows<kLines>(across,
+                      [&]<int R>() { tile_step<R>(tile, queries, visible, u.args.head_width, sums); });
   }
 }
 
@@ -276,13 +281,18 @@ void fold_segment(const Unit& u, uint32_t segment) {
 
 void attend(const AttentionArgs& args, const AttentionUnit& unit) {
   const uint32_t group = args.heads / args.kv_heads;
-  const Unit u = {args,  unit, cut_scratch(args.scratch, group, args.head_width), group, unit.rows * group,
+  const Unit u = {args,
+                  unit,
+                  cut_scratch(args.scratch, group, args.head_width),
+                  group,
+                  unit.rows * group,
                   padded_width(args.head_width)};
   const uint32_t last = u.position(u.lines - 1);
   scale_queries(u);
   for (uint32_t s = unit.first_segment; s < unit.last_segment; s++) {
     clear(u.scratch.segment, u.lines, u.padded);
-    for (uint32_t key = s * kKeySegment; key < (s + 1) * kKeySegment && key <= last; key += kKeyTile) walk_tile(u, key);
+    for (uint32_t key = s * kKeySegment; key < (s + 1) * kKeySegment && key <= last; key += kKeyTile)
+      walk_tile(u, key);
     fold_segment(u, s);
   }
   const Sums& sums = u.scratch.folded;
@@ -302,7 +312,8 @@ void merge(const MergeArgs& merge) {
   const AttentionArgs& args = *merge.attention;
   const uint32_t group = args.heads / args.kv_heads;
   const size_t slot_floats = attention_slot_floats(args.head_width);
-  const Unit u = {args, merge.units[0], {}, group, merge.units[0].rows * group, padded_width(args.head_width)};
+  const Unit u = {
+      args, merge.units[0], {}, group, merge.units[0].rows * group, padded_width(args.head_width)};
   for (uint32_t i = 0; i < u.lines; i++) {
     float* a = args.partials + (size_t(merge.units[0].partial) + i) * slot_floats;
     for (uint32_t s = 1; s < merge.segments; s++) {

@@ -66,7 +66,8 @@ void rotate(float* x, const float* cos_sin, uint32_t pairs) {
 bool all_finite(const float* values, size_t count) {
   F16 most = F16::splat(0);
   for (size_t i = 0; i < count; i += 16)
-    most = max_nan(most, abs(i + 16 <= count ? F16::load(values + i) : F16::load_first(values + i, uint32_t(count - i))));
+    most = max_nan(most, abs(i + 16 <= count ? F16::load(values + i)
+                                             : F16::load_first(values + i, uint32_t(count - i))));
   return largest(most) < __builtin_inff();
 }
 

@@ -41,7 +41,8 @@ Features detect() {
   if (!fma_f16c || (state & kYmmState) != kYmmState || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return {};
   Features found;
   found.avx2 = b & bit_AVX2;
-  found.avx512 = found.avx2 && (b & kAvx512) == kAvx512 && (c & bit_AVX512VNNI) && (state & kZmmState) == kZmmState;
+  found.avx512 =
+      found.avx2 && (b & kAvx512) == kAvx512 && (c & bit_AVX512VNNI) && (state & kZmmState) == kZmmState;
   return found;
 }
 
@@ -70,7 +71,8 @@ CpuIsa from_environment() {
       fail(Status::unsupported, "RIFTCO_CPU_ISA=%s: not supported by this machine or build", value);
     return isa;
   }
-  fail(Status::invalid_argument, "RIFTCO_CPU_ISA=%s: not one of scalar, avx2, avx512, neon", quoted(value).c_str());
+  fail(Status::invalid_argument, "RIFTCO_CPU_ISA=%s: not one of scalar, avx2, avx512, neon",
+       quoted(value).c_str());
 }
 
 }  // namespace
@@ -79,12 +81,16 @@ bool cpu_isa_supported(CpuIsa isa) noexcept { return cpu_kernels(isa) != nullptr
 
 const KernelTable* cpu_kernels(CpuIsa isa) noexcept {
   switch (isa) {
-    case CpuIsa::scalar: return &scalar_table;
+    case CpuIsa::scalar:
+      return &scalar_table;
 #ifdef __x86_64__
-    case CpuIsa::avx2: return features().avx2 ? &avx2_table : nullptr;
-    case CpuIsa::avx512: return features().avx512 ? &avx512_table : nullptr;
+    case CpuIsa::avx2:
+      return features().avx2 ? &avx2_table : nullptr;
+    case CpuIsa::avx512:
+      return features().avx512 ? &avx512_table : nullptr;
 #endif
-    default: return nullptr;
+    default:
+      return nullptr;
   }
 }
 
@@ -92,11 +98,12 @@ void force_cpu_isa(CpuIsa isa) {
   if (size_t(isa) >= std::size(kAll))
     fail(Status::invalid_argument, "CPU instruction set %d is unknown", int(isa));
   if (!cpu_isa_supported(isa))
-    fail(Status::unsupported, "CPU instruction set %s is not supported by this machine or build", name_of(isa));
+    fail(Status::unsupported, "CPU instruction set %s is not supported by this machine or build",
+         name_of(isa));
   std::lock_guard lock(mutex);
   if (chosen && *chosen != isa)
-    fail(Status::invalid_state, "CPU instruction set %s was already chosen, %s comes too late", name_of(*chosen),
-         name_of(isa));
+    fail(Status::invalid_state, "CPU instruction set %s was already chosen, %s comes too late",
+         name_of(*chosen), name_of(isa));
   chosen = isa;
 }
 

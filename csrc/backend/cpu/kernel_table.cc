@@ -14,7 +14,9 @@ namespace {
 
 // out[i] = exp((x[i] - shift) * scale)
 float exp_row(const float* x, size_t count, float shift, float scale, float* out) {
-  const auto value = [shift, scale](F16 v) { return formulas::exp((v - F16::splat(shift)) * F16::splat(scale)); };
+  const auto value = [shift, scale](F16 v) {
+    return formulas::exp((v - F16::splat(shift)) * F16::splat(scale));
+  };
   F16 total = F16::splat(0);
   size_t i = 0;
   for (; i + 16 <= count; i += 16) {

@@ -16,8 +16,8 @@
 namespace riftco {
 namespace {
 
-inline constexpr uint32_t kBlock = 32;         // inputs of a quantised block
-inline constexpr uint32_t kPanel = 16;         // outputs of a quantised panel
+inline constexpr uint32_t kBlock = 32;  // inputs of a quantised block
+inline constexpr uint32_t kPanel = 16;  // outputs of a quantised panel
 inline constexpr uint32_t kFloatPanel = 16 * kFloatVectors;
 inline constexpr size_t kQ4Block = 320, kQ8Pair = 1088;
 inline constexpr size_t kRowBlock = kBlock + sizeof(RowScale);  // bytes of one row's block in an int8 operand
@@ -29,7 +29,9 @@ RIFTCO_INLINE size_t round_up(size_t a, size_t b) { return ceil_div(a, b) * b; }
 RIFTCO_INLINE bool is_blocked(DType type) { return type == DType::q4_1 || type == DType::q8_0; }
 RIFTCO_INLINE size_t float_size(DType type) { return type == DType::f32 ? 4 : 2; }
 RIFTCO_INLINE uint32_t panel_outputs(DType type) { return is_blocked(type) ? kPanel : kFloatPanel; }
-RIFTCO_INLINE size_t panel_count(DType type, uint32_t outputs) { return ceil_div(outputs, panel_outputs(type)); }
+RIFTCO_INLINE size_t panel_count(DType type, uint32_t outputs) {
+  return ceil_div(outputs, panel_outputs(type));
+}
 RIFTCO_INLINE size_t panel_bytes(DType type, uint32_t inputs) {
   if (type == DType::q4_1) return inputs / kBlock * kQ4Block;
   if (type == DType::q8_0) return ceil_div(inputs / kBlock, 2) * kQ8Pair;

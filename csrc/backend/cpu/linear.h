@@ -8,7 +8,8 @@
 namespace riftco {
 namespace {
 
-inline constexpr uint32_t kCacheRows = 120;  // rows of an operand worked on at a time; a multiple of every tile
+inline constexpr uint32_t kCacheRows =
+    120;  // rows of an operand worked on at a time; a multiple of every tile
 
 // Calls fn with a compile-time number of rows 1 .. kMost.
 template <int kMost, class Fn>
@@ -59,7 +60,8 @@ struct Output {
 RIFTCO_INLINE F16 load_halves(const uint8_t* p) { return load16(reinterpret_cast<const Half*>(p)); }
 
 template <int R>
-[[gnu::noinline]] void q4_tile(const uint8_t* w, const uint8_t* x, uint32_t blocks, const Output& to, size_t row, uint32_t column) {
+[[gnu::noinline]] void q4_tile(const uint8_t* w, const uint8_t* x, uint32_t blocks, const Output& to,
+                               size_t row, uint32_t column) {
   F16 acc[R];
   RIFTCO_UNROLL
   for (int r = 0; r < R; r++) acc[r] = F16::splat(0);
@@ -79,14 +81,16 @@ template <int R>
 }
 
 template <int R>
-[[gnu::noinline]] void q8_tile(const uint8_t* w, const uint8_t* x, uint32_t blocks, const Output& to, size_t row, uint32_t column) {
+[[gnu::noinline]] void q8_tile(const uint8_t* w, const uint8_t* x, uint32_t blocks, const Output& to,
+                               size_t row, uint32_t column) {
   F16 acc[R];
   RIFTCO_UNROLL
   for (int r = 0; r < R; r++) acc[r] = F16::splat(0);
   for (uint32_t b = 0; b < blocks; b++, x += R * kRowBlock) {
     const RowScale* scale = reinterpret_cast<const RowScale*>(x + R * kBlock);
     I16 dot[R];
-    dot_q8<R>(reinterpret_cast<const int8_t*>(w + q8_block(b)), reinterpret_cast<const int8_t*>(x), scale, dot);
+    dot_q8<R>(reinterpret_cast<const int8_t*>(w + q8_block(b)), reinterpret_cast<const int8_t*>(x), scale,
+              dot);
     const F16 d = load_halves(w + q8_scales(b));
     RIFTCO_UNROLL
     for (int r = 0; r < R; r++) acc[r] = fma(to_float(dot[r]), d * F16::splat(scale[r].scale), acc[r]);
@@ -97,25 +101,24 @@ template <int R>
 
 // N vectors of a float panel from vector `first` on.
 template <class Element, int R, int N>
-RIFTCO_INLINE void float_columns(const Element* w, const float* x, uint32_t inputs, const Output& to, size_t row,
-                                 uint32_t column) {
+RIFTCO_INLINE void float_columns(const Element* w, const float* x, uint32_t inputs, const Output& to,
+                                 size_t row, uint32_t column) {
   F16 acc[R][N];
   RIFTCO_UNROLL
-  for (int r = 0; r < R; r++)
-    RIFTCO_UNROLL
-    for (int n = 0; n < N; n++) acc[r][n] = F16::splat(0);
+  for (int r = 0; r < R; r++) RIFTCO_UNROLL
+  for (int n = 0; n < N; n++) acc[r][n] = F16::splat(0);
   multiply(
       acc, inputs, [x](size_t t, int r) { return x[t * R + size_t(r)]; },
       [w](size_t t, int n) { return load16(w + t * kFloatPanel + 16 * size_t(n)); });
   RIFTCO_UNROLL
-  for (int r = 0; r < R; r++)
-    RIFTCO_UNROLL
-    for (int n = 0; n < N; n++) to.put(row + size_t(r), column + 16 * uint32_t(n), acc[r][n]);
+  for (int r = 0; r < R; r++) RIFTCO_UNROLL
+  for (int n = 0; n < N; n++) to.put(row + size_t(r), column + 16 * uint32_t(n), acc[r][n]);
 }
 
 // The whole panel at once where its accumulators fit in registers, else vector by vector.
 template <class Element, int R>
-[[gnu::noinline]] void float_panel(const Element* w, const float* x, uint32_t inputs, const Output& to, size_t row, uint32_t column) {
+[[gnu::noinline]] void float_panel(const Element* w, const float* x, uint32_t inputs, const Output& to,
+                                   size_t row, uint32_t column) {
   if constexpr (R * kFloatVectors <= kAccumulators) {
     float_columns<Element, R, kFloatVectors>(w, x, inputs, to, row, column);
   } else {
@@ -157,19 +160,22 @@ void float_panels(const PackedMatrix& m, const Operand& x, const Output& to, Ran
   for_each_tile<kFloatRows>(panels, x.rows, [&](size_t p, uint32_t row, uint32_t rows) {
     const Element* w = data + p * m.inputs * kFloatPanel;
     const float* xs = float_tile(x, row / kFloatRows);
-    with_rows<kFloatRows>(rows, [&]<int R>() { float_panel<Element, R>(w, xs, m.inputs, to, row, uint32_t(p) * kFloatPanel); });
+    with_rows<kFloatRows>(
+        rows, [&]<int R>() { float_panel<Element, R>(w, xs, m.inputs, to, row, uint32_t(p) * kFloatPanel); });
   });
 }
 
 void linear(const LinearArgs& args, Share share) {
   size_t total = 0;
-  for (uint32_t i = 0; i < args.count; i++) total += panel_count(args.matrices[i]->type, args.matrices[i]->outputs);
+  for (uint32_t i = 0; i < args.count; i++)
+    total += panel_count(args.matrices[i]->type, args.matrices[i]->outputs);
   const Range mine = part(total, share);
   size_t before = 0;  // panels of the matrices already passed
   for (uint32_t i = 0; i < args.count; i++) {
     const PackedMatrix& m = *args.matrices[i];
     const size_t panels = panel_count(m.type, m.outputs);
-    const Range range = {mine.begin > before ? mine.begin - before : 0, mine.end > before ? mine.end - before : 0};
+    const Range range = {mine.begin > before ? mine.begin - before : 0,
+                         mine.end > before ? mine.end - before : 0};
     const Range own = {range.begin < panels ? range.begin : panels, range.end < panels ? range.end : panels};
     const Output to = {m.bias, args.out[i], args.stride[i], m.outputs, args.accumulate};
     if (is_blocked(m.type)) quantised_panels(m, args.x, to, own);

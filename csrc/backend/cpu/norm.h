@@ -22,14 +22,16 @@ struct RowNorm {
 RowNorm measure_row(const NormArgs& args, const float* x, uint32_t width) {
   const float count = float(width);
   float mean = 0;
-  if (args.kind == NormKind::layer) mean = row_sum(x, width, [](F16 v, F16 total) { return total + v; }) / count;
+  if (args.kind == NormKind::layer)
+    mean = row_sum(x, width, [](F16 v, F16 total) { return total + v; }) / count;
   const F16 centre = F16::splat(mean);
-  const float squares = args.kind == NormKind::layer ? row_sum(x, width,
-                                                               [&](F16 v, F16 total) {
-                                                                 const F16 d = v - centre;
-                                                                 return fma(d, d, total);
-                                                               })
-                                                     : row_sum(x, width, [](F16 v, F16 total) { return fma(v, v, total); });
+  const float squares = args.kind == NormKind::layer
+                            ? row_sum(x, width,
+                                      [&](F16 v, F16 total) {
+                                        const F16 d = v - centre;
+                                        return fma(d, d, total);
+                                      })
+                            : row_sum(x, width, [](F16 v, F16 total) { return fma(v, v, total); });
   return {mean, 1.0f / __builtin_sqrtf(squares / count + args.epsilon)};
 }
 

@@ -49,7 +49,8 @@ class OperandWriter {
     }
   }
   void put_int8(uint32_t row, uint32_t column, F16 low, F16 high) const {
-    const uint32_t tile = row / kDotRows, rows = smaller(kDotRows, out_.rows - tile * kDotRows), i = row % kDotRows;
+    const uint32_t tile = row / kDotRows, rows = smaller(kDotRows, out_.rows - tile * kDotRows),
+                   i = row % kDotRows;
     uint8_t* block = const_cast<uint8_t*>(int8_tile(out_, tile)) + size_t(column / kBlock) * rows * kRowBlock;
     quantise_block(low, high, reinterpret_cast<int8_t*>(block) + i * kBlock,
                    reinterpret_cast<RowScale*>(block + rows * kBlock) + i);
@@ -87,13 +88,16 @@ void pack_operand(const PackArgs& args, Share share) {
 void activate(const ActivateArgs& args, Share share) {
   const uint32_t width = args.out.width;
   const auto fill = [&](auto function) {
-    fill_operand(args.out, share, [&](uint32_t row, uint32_t column) { return function(size_t(row) * width, column); });
+    fill_operand(args.out, share,
+                 [&](uint32_t row, uint32_t column) { return function(size_t(row) * width, column); });
   };
   switch (args.kind) {
     case Activation::gelu_erf:
-      return fill([&](size_t at, uint32_t c) { return formulas::gelu_erf(load_columns(args.up + at, c, width)); });
+      return fill(
+          [&](size_t at, uint32_t c) { return formulas::gelu_erf(load_columns(args.up + at, c, width)); });
     case Activation::gelu_tanh:
-      return fill([&](size_t at, uint32_t c) { return formulas::gelu_tanh(load_columns(args.up + at, c, width)); });
+      return fill(
+          [&](size_t at, uint32_t c) { return formulas::gelu_tanh(load_columns(args.up + at, c, width)); });
     case Activation::silu_gated:
       return fill([&](size_t at, uint32_t c) {
         return formulas::silu(load_columns(args.gate + at, c, width)) * load_columns(args.up + at, c, width);

@@ -36,7 +36,8 @@ void pack_q4_block(const std::byte* file, std::byte* block, uint32_t lane) {
 }
 void unpack_q4_block(const std::byte* block, uint32_t lane, std::byte* file) {
   for (uint32_t half = 0; half < 2; half++) {
-    const uint32_t low = load32(block + 64 * half + 4 * lane), high = load32(block + 64 * (half + 2) + 4 * lane);
+    const uint32_t low = load32(block + 64 * half + 4 * lane),
+                   high = load32(block + 64 * (half + 2) + 4 * lane);
     store32(file + 4 + 8 * half, (low & kLow) | (high & kLow) << 4);
     store32(file + 8 + 8 * half, (low >> 4 & kLow) | (high & kHigh));
   }
@@ -56,7 +57,8 @@ RIFTCO_INLINE PanelRow panel_row(const PackedMatrix& m, uint32_t row) {
 
 template <size_t kSize>
 void pack_floats(const PanelRow& to, uint32_t inputs, const std::byte* file) {
-  for (size_t k = 0; k < inputs; k++) std::memcpy(to.panel + (k * kFloatPanel + to.lane) * kSize, file + k * kSize, kSize);
+  for (size_t k = 0; k < inputs; k++)
+    std::memcpy(to.panel + (k * kFloatPanel + to.lane) * kSize, file + k * kSize, kSize);
 }
 template <size_t kSize>
 void unpack_floats(const PanelRow& from, uint32_t inputs, std::byte* file) {
@@ -99,11 +101,13 @@ RIFTCO_INLINE size_t file_row_bytes(const PackedMatrix& m) {
 
 void pack_rows(const PackedMatrix& matrix, uint32_t first_row, uint32_t rows, const std::byte* file_rows) {
   const size_t bytes = file_row_bytes(matrix);
-  for (uint32_t r = 0; r < rows; r++) pack_row(matrix, panel_row(matrix, first_row + r), file_rows + r * bytes);
+  for (uint32_t r = 0; r < rows; r++)
+    pack_row(matrix, panel_row(matrix, first_row + r), file_rows + r * bytes);
 }
 void unpack_rows(const PackedMatrix& matrix, uint32_t first_row, uint32_t rows, std::byte* file_rows) {
   const size_t bytes = file_row_bytes(matrix);
-  for (uint32_t r = 0; r < rows; r++) unpack_row(matrix, panel_row(matrix, first_row + r), file_rows + r * bytes);
+  for (uint32_t r = 0; r < rows; r++)
+    unpack_row(matrix, panel_row(matrix, first_row + r), file_rows + r * bytes);
 }
 
 // x = (or +=) row `row`: the values that dequantise() gives for its file row.

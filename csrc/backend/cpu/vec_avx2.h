@@ -72,7 +72,8 @@ RIFTCO_INLINE F16 select(M16 m, F16 yes, F16 no) {
 }
 RIFTCO_INLINE F16 F16::load_first(const float* p, uint32_t n) {
   const M16 m = first_lanes(n);
-  return {_mm256_maskload_ps(p, _mm256_castps_si256(m.a)), _mm256_maskload_ps(p + 8, _mm256_castps_si256(m.b))};
+  return {_mm256_maskload_ps(p, _mm256_castps_si256(m.a)),
+          _mm256_maskload_ps(p + 8, _mm256_castps_si256(m.b))};
 }
 RIFTCO_INLINE void F16::store_first(float* p, uint32_t n) const {
   const M16 m = first_lanes(n);

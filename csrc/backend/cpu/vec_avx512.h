@@ -44,8 +44,12 @@ RIFTCO_INLINE F16 scale_by_power_of_two(F16 x, F16 n) { return {_mm512_scalef_ps
 RIFTCO_INLINE M16 less(F16 x, F16 y) { return _mm512_cmp_ps_mask(x.v, y.v, _CMP_LT_OQ); }
 RIFTCO_INLINE M16 first_lanes(uint32_t n) { return M16(n < 16 ? (1u << n) - 1 : 0xFFFF); }
 RIFTCO_INLINE F16 select(M16 m, F16 yes, F16 no) { return {_mm512_mask_blend_ps(m, no.v, yes.v)}; }
-RIFTCO_INLINE F16 F16::load_first(const float* p, uint32_t n) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }
-RIFTCO_INLINE void F16::store_first(float* p, uint32_t n) const { _mm512_mask_storeu_ps(p, first_lanes(n), v); }
+RIFTCO_INLINE F16 F16::load_first(const float* p, uint32_t n) {
+  return {_mm512_maskz_loadu_ps(first_lanes(n), p)};
+}
+RIFTCO_INLINE void F16::store_first(float* p, uint32_t n) const {
+  _mm512_mask_storeu_ps(p, first_lanes(n), v);
+}
 RIFTCO_INLINE float sum(F16 x) {
   const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -65,7 +69,9 @@ RIFTCO_INLINE float largest_abs(F16 x, F16 y) {  // as integers: absolute values
 }
 
 RIFTCO_INLINE F16 load16(const float* p) { return F16::load(p); }
-RIFTCO_INLINE __m256i load16x16bit(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+RIFTCO_INLINE __m256i load16x16bit(const void* p) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+}
 RIFTCO_INLINE F16 load16(const Half* p) { return {_mm512_cvtph_ps(load16x16bit(p))}; }
 RIFTCO_INLINE F16 load16(const BFloat* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load16x16bit(p)), 16))};
@@ -99,7 +105,8 @@ RIFTCO_INLINE void dot_q4(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
     const __m512i low = _mm512_and_si512(line, nibble);
     const __m512i high = _mm512_and_si512(_mm512_srli_epi16(line, 4), nibble);
     RIFTCO_UNROLL
-    for (int r = 0; r < R; r++) total[r].v = _mm512_dpbusd_epi32(total[r].v, low, four_everywhere(x + 32 * r + 8 * j));
+    for (int r = 0; r < R; r++)
+      total[r].v = _mm512_dpbusd_epi32(total[r].v, low, four_everywhere(x + 32 * r + 8 * j));
     RIFTCO_UNROLL
     for (int r = 0; r < R; r++)
       total[r].v = _mm512_dpbusd_epi32(total[r].v, high, four_everywhere(x + 32 * r + 8 * j + 4));
@@ -116,7 +123,8 @@ RIFTCO_INLINE void dot_q8(const int8_t* w, const int8_t* x, const RowScale* scal
   for (int j = 0; j < 8; j++) {
     const __m512i line = _mm512_xor_si512(_mm512_load_si512(w + 64 * j), flip);
     RIFTCO_UNROLL
-    for (int r = 0; r < R; r++) total[r].v = _mm512_dpbusd_epi32(total[r].v, line, four_everywhere(x + 32 * r + 4 * j));
+    for (int r = 0; r < R; r++)
+      total[r].v = _mm512_dpbusd_epi32(total[r].v, line, four_everywhere(x + 32 * r + 4 * j));
   }
 }
 

@@ -5,7 +5,7 @@
 namespace riftco {
 namespace {
 
-inline constexpr int kDotRows = 4, kAccumulators = 4, kFloatRows = 4, kFloatVectors = 1;
+inline constexpr int kDotRows = 2, kAccumulators = 2, kFloatRows = 2, kFloatVectors = 1;
 
 struct F16 {
   float v[16];
