@@ -19,7 +19,8 @@ void check_tokens(const DecoderOnlyTransformer& model, std::span<const uint32_t>
 void check_room(std::span<float> logits, uint64_t rows, const DecoderOnlyTransformer& model) {
   const uint32_t vocabulary = model.config().vocabulary_size;
   if (logits.size() / vocabulary < rows)
-    fail(Status::buffer_too_small, "%llu rows of %u logits do not fit into %zu floats", ull(rows), vocabulary, logits.size());
+    fail(Status::buffer_too_small, "%llu rows of %u logits do not fit into %zu floats", ull(rows), vocabulary,
+         logits.size());
 }
 
 // One transaction over all tokens, in blocks of rows. Row i's logits go to logits_of(i), where not null.
@@ -43,17 +44,23 @@ void run_rows(const DecoderOnlyTransformer& model, KeyValueCache& cache, std::sp
 uint32_t resolve_context(const DecoderOnlyTransformer& model, uint64_t maximum_context) {
   const uint32_t largest = model.config().maximum_context;
   if (maximum_context > largest)
-    fail(Status::out_of_range, "a maximum context of %llu tokens is more than the model's %u", ull(maximum_context), largest);
+    fail(Status::out_of_range, "a maximum context of %llu tokens is more than the model's %u",
+         ull(maximum_context), largest);
   return maximum_context ? uint32_t(maximum_context) : largest;
 }
 
-std::shared_ptr<KeyValueCacheFactory> session_factory(const DecoderOnlyTransformer& model, const DecodeSessionOptions& options) {
-  if (!options.factory) return make_kv_cache_factory(model, {options.kind, options.page_size, 0, options.maximum_context});
+std::shared_ptr<KeyValueCacheFactory> session_factory(const DecoderOnlyTransformer& model,
+                                                      const DecodeSessionOptions& options) {
+  if (!options.factory)
+    return make_kv_cache_factory(model, {options.kind, options.page_size, 0, options.maximum_context});
   const KeyValueCacheFactory& factory = *options.factory;
   if (options.kind != factory.kind() && options.kind != KvCacheKind::paged)
-    fail(Status::invalid_argument, "cache kind %d is not the factory's %d", int(options.kind), int(factory.kind()));
-  if (options.page_size != factory.page_size() && options.page_size != kDefaultPageSize && options.page_size != 0)
-    fail(Status::invalid_argument, "a block size of %llu is not the factory's %u", ull(options.page_size), factory.page_size());
+    fail(Status::invalid_argument, "cache kind %d is not the factory's %d", int(options.kind),
+         int(factory.kind()));
+  if (options.page_size != factory.page_size() && options.page_size != kDefaultPageSize &&
+      options.page_size != 0)
+    fail(Status::invalid_argument, "a block size of %llu is not the factory's %u", ull(options.page_size),
+         factory.page_size());
   factory.check(model.device(), model.kv_geometry(factory.page_size()), model.config().maximum_context);
   return options.factory;
 }
@@ -66,20 +73,25 @@ std::shared_ptr<KeyValueCacheFactory> make_kv_cache_factory(const DecoderOnlyTra
   const uint64_t page_size = options.page_size;
   if (options.kind == KvCacheKind::contiguous) {
     if (page_size != 0 && page_size != kDefaultPageSize && page_size != context)
-      fail(Status::invalid_argument, "a contiguous cache has one block of its maximum context of %u tokens, not of %llu", context,
+      fail(Status::invalid_argument,
+           "a contiguous cache has one block of its maximum context of %u tokens, not of %llu", context,
            ull(page_size));
     if (options.page_count != 0)
-      fail(Status::invalid_argument, "contiguous caches have no block count (%llu given)", ull(options.page_count));
+      fail(Status::invalid_argument, "contiguous caches have no block count (%llu given)",
+           ull(options.page_count));
     return std::make_shared<ContiguousKvCacheFactory>(model.device(), model.kv_geometry(context), context);
   }
-  if (options.kind != KvCacheKind::paged) fail(Status::invalid_argument, "there is no cache kind %d", int(options.kind));
+  if (options.kind != KvCacheKind::paged)
+    fail(Status::invalid_argument, "there is no cache kind %d", int(options.kind));
   if (page_size == 0) fail(Status::invalid_argument, "a block needs at least one token");
-  if (page_size > UINT32_MAX) fail(Status::out_of_range, "a block size of %llu is more than %u", ull(page_size), UINT32_MAX);
+  if (page_size > UINT32_MAX)
+    fail(Status::out_of_range, "a block size of %llu is more than %u", ull(page_size), UINT32_MAX);
   return std::make_shared<PagedKvCachePool>(model.device(), model.kv_geometry(uint32_t(page_size)), context,
                                             options.page_count);
 }
 
-DecodeSession::DecodeSession(std::shared_ptr<const DecoderOnlyTransformer> model, const DecodeSessionOptions& options)
+DecodeSession::DecodeSession(std::shared_ptr<const DecoderOnlyTransformer> model,
+                             const DecodeSessionOptions& options)
     : hold_(std::move(model)),
       factory_(session_factory(this->model(), options)),
       cache_(factory_->create(options.maximum_context)),
@@ -88,7 +100,10 @@ DecodeSession::DecodeSession(std::shared_ptr<const DecoderOnlyTransformer> model
 }
 
 DecodeSession::DecodeSession(const DecodeSession& other, std::unique_ptr<KeyValueCache> cache)
-    : hold_(other.hold_.model()), factory_(other.factory_), cache_(std::move(cache)), cancel_(other.cancel_) {}
+    : hold_(other.hold_.model()),
+      factory_(other.factory_),
+      cache_(std::move(cache)),
+      cancel_(other.cancel_) {}
 
 std::unique_ptr<DecodeSession> DecodeSession::fork() const {
   return std::unique_ptr<DecodeSession>(new DecodeSession(*this, cache_->fork()));
@@ -121,8 +136,10 @@ void DecodeSession::step_many(std::span<DecodeSession* const> sessions, std::spa
 
   const DecoderOnlyTransformer& model = sessions[0]->model();
   for (size_t i = 0; i < sessions.size(); ++i) {
-    if (&sessions[i]->model() != &model) fail(Status::invalid_argument, "session %zu is of another model than session 0", i);
-    if (std::exchange(sessions[i]->in_batch_, true)) fail(Status::invalid_argument, "session %zu is in the batch twice", i);
+    if (&sessions[i]->model() != &model)
+      fail(Status::invalid_argument, "session %zu is of another model than session 0", i);
+    if (std::exchange(sessions[i]->in_batch_, true))
+      fail(Status::invalid_argument, "session %zu is in the batch twice", i);
   }
   check_tokens(model, tokens);
   check_room(logits, sessions.size(), model);
@@ -150,7 +167,8 @@ void DecodeSession::run_batch(std::span<DecodeSession* const> sessions, std::spa
     for (size_t i = 0; i < count; ++i) {
       const KeyValueCache& cache = *sessions[done + i]->cache_;
       views[i] = cache.view();
-      rows[i] = {tokens[done + i], cache.length(), uint32_t(i), &logits[(done + i) * model.config().vocabulary_size]};
+      rows[i] = {tokens[done + i], cache.length(), uint32_t(i),
+                 &logits[(done + i) * model.config().vocabulary_size]};
     }
     check_all();
     model.run({{rows.data(), count}, {views.data(), count}, flag});
@@ -159,18 +177,20 @@ void DecodeSession::run_batch(std::span<DecodeSession* const> sessions, std::spa
   check_all();
 }
 
-void forward_tokens(const DecoderOnlyTransformer& model, KeyValueCache& cache, std::span<const uint32_t> tokens,
-                    const CancelFlag* cancel, float* logits) {
-  run_rows(model, cache, tokens, cancel, [&](size_t row) { return row + 1 == tokens.size() ? logits : nullptr; });
+void forward_tokens(const DecoderOnlyTransformer& model, KeyValueCache& cache,
+                    std::span<const uint32_t> tokens, const CancelFlag* cancel, float* logits) {
+  run_rows(model, cache, tokens, cancel,
+           [&](size_t row) { return row + 1 == tokens.size() ? logits : nullptr; });
 }
 
-void sequence_logits(const std::shared_ptr<const DecoderOnlyTransformer>& model, std::span<const uint32_t> tokens,
-                     const CancelFlag* cancel, std::span<float> logits) {
+void sequence_logits(const std::shared_ptr<const DecoderOnlyTransformer>& model,
+                     std::span<const uint32_t> tokens, const CancelFlag* cancel, std::span<float> logits) {
   const SessionHold hold(model);
   check_tokens(*model, tokens);
   check_room(logits, tokens.size(), *model);
   if (tokens.size() > model->config().maximum_context)
-    fail(Status::context_full, "%zu tokens do not fit the model's context of %u", tokens.size(), model->config().maximum_context);
+    fail(Status::context_full, "%zu tokens do not fit the model's context of %u", tokens.size(),
+         model->config().maximum_context);
   const uint32_t length = uint32_t(tokens.size());
   const ContiguousKvCacheFactory factory(model->device(), model->kv_geometry(length), length);
   const auto cache = factory.create();

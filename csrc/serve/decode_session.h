@@ -1,4 +1,5 @@
-// A decode session: one sequence of one model, over a transactional cache. A call that fails leaves it as it was.
+// A decode session: one sequence of one model, over a transactional cache. A call that fails leaves it as it
+// was.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,8 +15,9 @@ struct DecodeSessionOptions {
   KvCacheKind kind = KvCacheKind::paged;
   uint64_t page_size = kDefaultPageSize;  // contiguous: the default, 0 or the maximum context
   uint64_t maximum_context = 0;           // 0: the model's, or the factory's where one is given
-  std::shared_ptr<KeyValueCacheFactory> factory = nullptr;  // null: one of the session's own, of one full context
-  const CancelFlag* cancel = nullptr;             // looked at by every step
+  std::shared_ptr<KeyValueCacheFactory> factory =
+      nullptr;                         // null: one of the session's own, of one full context
+  const CancelFlag* cancel = nullptr;  // looked at by every step
 };
 
 struct KvCacheFactoryOptions {
@@ -41,16 +43,17 @@ class DecodeSession {
   const KeyValueCache& cache() const noexcept { return *cache_; }
   const KeyValueCacheFactory& factory() const noexcept { return *factory_; }
 
-  // Decodes one token at position size(). `logits`: room for at least [vocabulary]; what a failed call left there is
-  // undefined, here and below.
+  // Decodes one token at position size(). `logits`: room for at least [vocabulary]; what a failed call left
+  // there is undefined, here and below.
   void step(uint32_t token, std::span<float> logits) { prefill({&token, 1}, logits); }
 
   // Decodes all tokens or none; the logits are those after the last.
   void prefill(std::span<const uint32_t> tokens, std::span<float> logits);
 
-  // One token for each of different sessions of one model as one batch, all or none; logits [sessions, vocabulary].
-  // The cancel flag of any of them cancels it.
-  static void step_many(std::span<DecodeSession* const> sessions, std::span<const uint32_t> tokens, std::span<float> logits);
+  // One token for each of different sessions of one model as one batch, all or none; logits [sessions,
+  // vocabulary]. The cancel flag of any of them cancels it.
+  static void step_many(std::span<DecodeSession* const> sessions, std::span<const uint32_t> tokens,
+                        std::span<float> logits);
 
   void reset() noexcept { cache_->reset(); }
   void truncate(uint64_t size) { cache_->truncate(size); }
@@ -58,7 +61,8 @@ class DecodeSession {
 
  private:
   DecodeSession(const DecodeSession& other, std::unique_ptr<KeyValueCache> cache);
-  static void run_batch(std::span<DecodeSession* const> sessions, std::span<const uint32_t> tokens, std::span<float> logits);
+  static void run_batch(std::span<DecodeSession* const> sessions, std::span<const uint32_t> tokens,
+                        std::span<float> logits);
 
   SessionHold hold_;
   std::shared_ptr<KeyValueCacheFactory> factory_;
@@ -68,11 +72,11 @@ class DecodeSession {
 };
 
 // Runs tokens through a cache as one transaction. `logits`: [vocabulary] after the last token.
-void forward_tokens(const DecoderOnlyTransformer& model, KeyValueCache& cache, std::span<const uint32_t> tokens,
-                    const CancelFlag* cancel, float* logits);
+void forward_tokens(const DecoderOnlyTransformer& model, KeyValueCache& cache,
+                    std::span<const uint32_t> tokens, const CancelFlag* cancel, float* logits);
 
 // Logits of a whole sequence, [tokens, vocabulary], written straight to `logits` (at least that large).
-void sequence_logits(const std::shared_ptr<const DecoderOnlyTransformer>& model, std::span<const uint32_t> tokens,
-                     const CancelFlag* cancel, std::span<float> logits);
+void sequence_logits(const std::shared_ptr<const DecoderOnlyTransformer>& model,
+                     std::span<const uint32_t> tokens, const CancelFlag* cancel, std::span<float> logits);
 
 }  // namespace riftco

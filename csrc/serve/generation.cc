@@ -11,7 +11,9 @@ namespace {
 using ull = unsigned long long;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 Rollover resolve(Rollover rollover, PositionKind position) {
   if (rollover != Rollover::by_position) return rollover;
@@ -34,15 +36,18 @@ void check_options(const GenerationOptions& options, uint32_t context, uint32_t 
     if (options.rollover_keep == 0 || options.rollover_keep >= context)
       fail(Status::out_of_range, "rollover_keep %u is not in 1 .. %u", options.rollover_keep, context - 1);
   } else if (options.rollover_keep != 0) {
-    fail(Status::invalid_argument, "rollover_keep %u is given without the policy that reads it", options.rollover_keep);
+    fail(Status::invalid_argument, "rollover_keep %u is given without the policy that reads it",
+         options.rollover_keep);
   }
   for (uint32_t token : options.stop_tokens)
-    if (token >= vocabulary) fail(Status::out_of_range, "stop token %u is not below the vocabulary size %u", token, vocabulary);
+    if (token >= vocabulary)
+      fail(Status::out_of_range, "stop token %u is not below the vocabulary size %u", token, vocabulary);
 }
 
 }  // namespace
 
-Generator::Generator(std::shared_ptr<const DecoderOnlyTransformer> model, std::shared_ptr<const Tokenizer> tokenizer,
+Generator::Generator(std::shared_ptr<const DecoderOnlyTransformer> model,
+                     std::shared_ptr<const Tokenizer> tokenizer,
                      std::shared_ptr<KeyValueCacheFactory> factory)
     : model_(std::move(model)),
       tokenizer_(tokenizer ? std::move(tokenizer) : model_->tokenizer()),
@@ -56,7 +61,8 @@ Generator::Generator(std::shared_ptr<const DecoderOnlyTransformer> model, std::s
 void Generator::start(std::string_view prompt, const GenerationOptions& options) {
   drop_running();
   if (!tokenizer_) fail(Status::invalid_state, "the model has no tokenizer: start from token ids");
-  std::vector<uint32_t> tokens = tokenizer_->encode(prompt, {.parse_special = options.parse_special, .cancel = options.cancel});
+  std::vector<uint32_t> tokens =
+      tokenizer_->encode(prompt, {.parse_special = options.parse_special, .cancel = options.cancel});
   const auto bos = tokenizer_->special().bos;
   if (bos && (tokenizer_->adds_bos() || tokens.empty())) tokens.insert(tokens.begin(), *bos);
   begin(std::move(tokens), options);
@@ -73,8 +79,10 @@ void Generator::begin(std::vector<uint32_t> prompt, const GenerationOptions& opt
     fail(Status::invalid_argument, "stop strings are given and there is no tokenizer");
   if (prompt.empty()) fail(Status::invalid_argument, "the prompt has no token");
   for (uint32_t token : prompt) model_->check_token(token);
-  if (prompt.size() > cache_->capacity() && resolve(options.rollover, model_->config().position) == Rollover::stop)
-    fail(Status::context_full, "a prompt of %zu tokens does not fit the context of %u", prompt.size(), cache_->capacity());
+  if (prompt.size() > cache_->capacity() &&
+      resolve(options.rollover, model_->config().position) == Rollover::stop)
+    fail(Status::context_full, "a prompt of %zu tokens does not fit the context of %u", prompt.size(),
+         cache_->capacity());
   adopt(options);
   hold_.emplace(model_);
   try {
@@ -95,14 +103,16 @@ void Generator::adopt(const GenerationOptions& options) {
   if (tokenizer_) decoder_.emplace(tokenizer_);
 }
 
-// Decodes the prompt, but for what the cache already holds of it. The last token is always decoded, for its logits.
+// Decodes the prompt, but for what the cache already holds of it. The last token is always decoded, for its
+// logits.
 void Generator::load_prompt(std::vector<uint32_t> prompt) {
   const uint32_t capacity = cache_->capacity();
   prompt.reserve(prompt.size() + std::min<uint64_t>(options_.max_new_tokens, capacity));
   const size_t start = prompt.size() - std::min<size_t>(prompt.size(), capacity);
   const auto context = std::span(prompt).subspan(start);
   const auto cached = std::span(history_).subspan(context_start_, cache_->length());
-  const size_t same = size_t(std::mismatch(context.begin(), context.end(), cached.begin(), cached.end()).first - context.begin());
+  const size_t same = size_t(
+      std::mismatch(context.begin(), context.end(), cached.begin(), cached.end()).first - context.begin());
   const size_t reused = std::min(same, context.size() - 1);
 
   cache_->truncate(reused);
@@ -110,7 +120,8 @@ void Generator::load_prompt(std::vector<uint32_t> prompt) {
   context_start_ = start;
   stats_ = {.prompt_tokens = history_.size(), .reused_tokens = reused};
   const auto begin = Clock::now();
-  forward_tokens(*model_, *cache_, std::span(history_).subspan(start + reused), options_.cancel, logits_.data());
+  forward_tokens(*model_, *cache_, std::span(history_).subspan(start + reused), options_.cancel,
+                 logits_.data());
   stats_.prefill_seconds = seconds_since(begin);
   logits_ready_ = true;
 }
@@ -131,18 +142,19 @@ std::span<float> Generator::logits() {
   return logits_;
 }
 
-// Rolls over where the newest token does not fit any more. When the replay fails the cache is empty, and the next call
-// replays.
+// Rolls over where the newest token does not fit any more. When the replay fails the cache is empty, and the
+// next call replays.
 void Generator::decode_pending() {
   if (logits_ready_) return;
   const auto begin = Clock::now();
   if (history_.size() - context_start_ > cache_->capacity()) {
-    context_start_ = history_.size() - (options_.rollover == Rollover::keep ? options_.rollover_keep : cache_->capacity());
+    context_start_ =
+        history_.size() - (options_.rollover == Rollover::keep ? options_.rollover_keep : cache_->capacity());
     cache_->reset();
     stats_.rollovers++;
   }
-  forward_tokens(*model_, *cache_, std::span(history_).subspan(context_start_ + cache_->length()), options_.cancel,
-                 logits_.data());
+  forward_tokens(*model_, *cache_, std::span(history_).subspan(context_start_ + cache_->length()),
+                 options_.cancel, logits_.data());
   logits_ready_ = true;
   stats_.decode_seconds += seconds_since(begin);
 }
@@ -157,14 +169,17 @@ GenerationPiece Generator::next() {
   const bool has_text = decoder_ && finish == Finish::none && token < tokenizer_->vocabulary_size();
   // What needs memory comes first, so that a failure loses nothing.
   if (history_.size() == history_.capacity()) history_.reserve(2 * history_.size());
-  if (decoder_) stop_strings_.reserve(decoder_->held_bytes() + (has_text ? tokenizer_->token_bytes(token).size() : 0), text_);
+  if (decoder_)
+    stop_strings_.reserve(decoder_->held_bytes() + (has_text ? tokenizer_->token_bytes(token).size() : 0),
+                          text_);
   if (has_text && stop_strings_.push(decoder_->push(token), text_)) finish = Finish::stop;
   const bool text_ended = has_text && finish == Finish::stop;
 
   history_.push_back(token);
   logits_ready_ = false;
   stats_.new_tokens++;
-  if (finish == Finish::none && (stats_.new_tokens == options_.max_new_tokens || !next_fits())) finish = Finish::length;
+  if (finish == Finish::none && (stats_.new_tokens == options_.max_new_tokens || !next_fits()))
+    finish = Finish::length;
   if (finish != Finish::none) {
     if (decoder_ && !text_ended) flush_text();
     hold_.reset();
@@ -173,7 +188,8 @@ GenerationPiece Generator::next() {
 }
 
 Finish Generator::finish_by_token(uint32_t token) const noexcept {
-  if (std::binary_search(options_.stop_tokens.begin(), options_.stop_tokens.end(), token)) return Finish::stop;
+  if (std::binary_search(options_.stop_tokens.begin(), options_.stop_tokens.end(), token))
+    return Finish::stop;
   if (!options_.ignore_eos && tokenizer_ && tokenizer_->is_end_of_generation(token)) return Finish::eos;
   return Finish::none;
 }
@@ -183,7 +199,8 @@ bool Generator::next_fits() const noexcept {
   return options_.rollover != Rollover::stop || history_.size() - context_start_ <= cache_->capacity();
 }
 
-// Adds what decoder and stop strings hold back; bytes that never became a character may still complete a stop string.
+// Adds what decoder and stop strings hold back; bytes that never became a character may still complete a stop
+// string.
 void Generator::flush_text() {
   if (!stop_strings_.push(decoder_->flush(), text_)) stop_strings_.flush(text_);
 }

@@ -59,11 +59,12 @@ struct GenerationStats {
   double decode_seconds = 0;   // all steps after it, replays included
 };
 
-// Keeps its cache between generations, to use what a new prompt shares with it; holds a session of the model only while one is running. Not thread-safe.
+// Keeps its cache between generations, to use what a new prompt shares with it; holds a session of the model
+// only while one is running. Not thread-safe.
 class Generator {
  public:
-  // `tokenizer` null: the model's; a model without one generates from token ids, with empty text. `factory` null: a paged
-  // cache of one full context.
+  // `tokenizer` null: the model's; a model without one generates from token ids, with empty text. `factory`
+  // null: a paged cache of one full context.
   Generator(std::shared_ptr<const DecoderOnlyTransformer> model, std::shared_ptr<const Tokenizer> tokenizer,
             std::shared_ptr<KeyValueCacheFactory> factory);
 
@@ -74,8 +75,9 @@ class Generator {
   void start_tokens(std::span<const uint32_t> tokens, const GenerationOptions& options);
   void drop_running() noexcept;
 
-  // Samples one token. The token of the call before is decoded here or in logits(), the last one of a generation never.
-  // invalid_state unless a generation is running. A failure loses nothing: the next call goes on.
+  // Samples one token. The token of the call before is decoded here or in logits(), the last one of a
+  // generation never. invalid_state unless a generation is running. A failure loses nothing: the next call
+  // goes on.
   GenerationPiece next();
 
   // The row that the next call samples from, writable; valid until the generator's next call.

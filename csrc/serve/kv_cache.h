@@ -1,4 +1,5 @@
-// One sequence's key/value cache: length, page table and one open transaction. Host bookkeeping; the tensors are pool pages.
+// One sequence's key/value cache: length, page table and one open transaction. Host bookkeeping; the tensors
+// are pool pages.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -31,11 +32,12 @@ class KeyValueCacheFactory {
   KvPagePool& pool() noexcept { return *pool_; }
   KvPoolUsage usage() const noexcept { return pool_->usage(); }
 
-  // An empty cache of at most `maximum_context` tokens (0: the factory's; more is out_of_range). Takes no page.
+  // An empty cache of at most `maximum_context` tokens (0: the factory's; more is out_of_range). Takes no
+  // page.
   std::unique_ptr<KeyValueCache> create(uint64_t maximum_context = 0) const;
 
-  // Fails with invalid_argument, naming both geometries, unless caches from here fit a model on this device with this
-  // geometry (its page size is not looked at) and positions for this context.
+  // Fails with invalid_argument, naming both geometries, unless caches from here fit a model on this device
+  // with this geometry (its page size is not looked at) and positions for this context.
   void check(const Device& device, const KvGeometry& geometry, uint32_t maximum_context) const;
 
  protected:
@@ -48,11 +50,12 @@ class KeyValueCacheFactory {
   std::shared_ptr<KvPagePool> pool_;
 };
 
-// Pages of geometry.page_size tokens; page_count 0: one full context. A smaller pool keeps the capacity of its caches and
-// answers cache_exhausted.
+// Pages of geometry.page_size tokens; page_count 0: one full context. A smaller pool keeps the capacity of
+// its caches and answers cache_exhausted.
 class PagedKvCachePool final : public KeyValueCacheFactory {
  public:
-  PagedKvCachePool(const Device& device, const KvGeometry& geometry, uint32_t maximum_context, uint64_t page_count = 0);
+  PagedKvCachePool(const Device& device, const KvGeometry& geometry, uint32_t maximum_context,
+                   uint64_t page_count = 0);
 };
 
 // One page of the maximum context for each cache; the page size of `geometry` is not looked at.
@@ -61,7 +64,8 @@ class ContiguousKvCacheFactory final : public KeyValueCacheFactory {
   ContiguousKvCacheFactory(const Device& device, const KvGeometry& geometry, uint32_t maximum_context);
 };
 
-// What append_and_attend takes: rows of consecutive open positions on a device. The context is [rows, heads, head_width].
+// What append_and_attend takes: rows of consecutive open positions on a device. The context is [rows, heads,
+// head_width].
 struct AttentionInput {
   const Device* device;
   uint32_t rows;
@@ -84,21 +88,24 @@ class KeyValueCache {
   const KvGeometry& geometry() const noexcept { return pool_->geometry(); }
   std::span<const uint32_t> pages() const noexcept { return pages_; }  // physical ids in logical order
 
-  // Reserves the next n positions: leases their pages and replaces a shared tail page by a copy of its own. invalid_argument
-  // (n = 0), invalid_state (a transaction is open), context_full, cache_exhausted, out_of_memory: nothing changes.
+  // Reserves the next n positions: leases their pages and replaces a shared tail page by a copy of its own.
+  // invalid_argument (n = 0), invalid_state (a transaction is open), context_full, cache_exhausted,
+  // out_of_memory: nothing changes.
   void begin_tokens(uint64_t n);
   void begin_token() { begin_tokens(1); }
   uint32_t open_tokens() const noexcept { return open_; }  // 0: no transaction
 
-  // Writes keys and values of the open positions first_row .. first_row + rows of a layer (as they are: no rotation) and
-  // returns their attention over all positions up to their own. Rows of a layer come in order, after the same rows of the
-  // layer below. A failure leaves the transaction open.
-  void append_and_attend(uint32_t layer, uint32_t first_row, const AttentionInput& input, std::span<float> context);
+  // Writes keys and values of the open positions first_row .. first_row + rows of a layer (as they are: no
+  // rotation) and returns their attention over all positions up to their own. Rows of a layer come in order,
+  // after the same rows of the layer below. A failure leaves the transaction open.
+  void append_and_attend(uint32_t layer, uint32_t first_row, const AttentionInput& input,
+                         std::span<float> context);
 
   // The step executor has written all layers of the open positions through view().
   void mark_written() noexcept;
 
-  // Makes the open positions visible. Allocates nothing; invalid_state when no transaction is open or a layer is missing.
+  // Makes the open positions visible. Allocates nothing; invalid_state when no transaction is open or a layer
+  // is missing.
   void commit_tokens();
   void commit_token() { commit_tokens(); }
 
@@ -106,13 +113,14 @@ class KeyValueCache {
   void abort_tokens() noexcept;
   void abort_token() noexcept { abort_tokens(); }
 
-  void reset() noexcept;  // aborts, then returns all pages
+  void reset() noexcept;           // aborts, then returns all pages
   void truncate(uint64_t length);  // out_of_range when longer; invalid_state with an open transaction
 
   // A second cache of the same tokens that shares all pages. invalid_state with an open transaction.
   std::unique_ptr<KeyValueCache> fork() const;
 
-  // The pages as a step sees them, open positions included. Valid as long as the cache, also over later calls.
+  // The pages as a step sees them, open positions included. Valid as long as the cache, also over later
+  // calls.
   CacheView view() const noexcept { return {data_.data(), &pool_->geometry()}; }
 
  private:
@@ -122,6 +130,8 @@ class KeyValueCache {
   void add_page(uint32_t page) noexcept;
   void keep_pages(size_t count) noexcept;  // releases those after the first count
   void copy_tail(uint32_t copy) noexcept;
+  void check_rows(uint32_t layer, uint32_t first_row, const AttentionInput& input,
+                  std::span<const float> context) const;
 
   std::shared_ptr<KvPagePool> pool_;
   uint32_t capacity_;
@@ -130,8 +140,8 @@ class KeyValueCache {
   uint32_t shared_tail_ = kNoPage;  // the page that the open transaction replaced by a copy
   std::vector<uint32_t> pages_;     // capacity for the whole context, here and below
   std::vector<std::byte*> data_;
-  std::vector<uint32_t> leased_;    // room for begin_tokens
-  std::vector<uint32_t> written_;   // rows of the open transaction, by layer
+  std::vector<uint32_t> leased_;   // room for begin_tokens
+  std::vector<uint32_t> written_;  // rows of the open transaction, by layer
 };
 
 // Aborts at the end of its scope unless committed.

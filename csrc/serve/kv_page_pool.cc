@@ -19,17 +19,19 @@ uint64_t multiply(uint64_t a, uint64_t b, const Device& device, const KvGeometry
 size_t checked_page_bytes(const Device& device, const KvGeometry& geometry) {
   const auto& g = geometry;
   if (g.layers == 0 || g.kv_heads == 0 || g.head_width == 0 || g.page_size == 0)
-    fail(Status::invalid_argument, "no key/value page has this shape: %s", describe(device, geometry).c_str());
+    fail(Status::invalid_argument, "no key/value page has this shape: %s",
+         describe(device, geometry).c_str());
   uint64_t bytes = 2 * sizeof(float);
-  for (uint32_t factor : {g.layers, g.kv_heads, g.head_width, g.page_size}) bytes = multiply(bytes, factor, device, geometry);
+  for (uint32_t factor : {g.layers, g.kv_heads, g.head_width, g.page_size})
+    bytes = multiply(bytes, factor, device, geometry);
   return device.kernels->kv_page_bytes(geometry);
 }
 
 }  // namespace
 
 std::string describe(const Device& device, const KvGeometry& g) {
-  return format("%s, %u layers, %u key/value heads of width %u, pages of %u tokens", device.name, g.layers, g.kv_heads,
-                g.head_width, g.page_size);
+  return format("%s, %u layers, %u key/value heads of width %u, pages of %u tokens", device.name, g.layers,
+                g.kv_heads, g.head_width, g.page_size);
 }
 
 KvPagePool::KvPagePool(const Device& device, const KvGeometry& geometry, uint64_t page_count)
@@ -40,19 +42,22 @@ KvPagePool::KvPagePool(const Device& device, const KvGeometry& geometry, uint64_
       account_(std::make_shared<MemoryAccount>()) {
   if (page_count == 0) fail(Status::invalid_argument, "a pool needs at least one page");
   if (page_count > kUnlimited)
-    fail(Status::out_of_range, "%llu pages are more than %u", static_cast<unsigned long long>(page_count), kUnlimited - 1);
+    fail(Status::out_of_range, "%llu pages are more than %u", static_cast<unsigned long long>(page_count),
+         kUnlimited - 1);
   if (page_count != kUnlimited) multiply(page_bytes_, page_count, device, geometry);
 }
 
 void KvPagePool::lease(std::span<uint32_t> out) {
   const std::lock_guard lock(mutex_);
-  const size_t reused = std::min(free_.size(), out.size()), fresh = out.size() - reused, before = pages_.size();
+  const size_t reused = std::min(free_.size(), out.size()), fresh = out.size() - reused,
+               before = pages_.size();
   if (fresh > page_limit_ - before)
-    fail(Status::cache_exhausted, "%zu pages of %u tokens are needed, %zu of the pool's %u are free", out.size(),
-         geometry_.page_size, free_.size() + page_limit_ - before, page_limit_);
+    fail(Status::cache_exhausted, "%zu pages of %u tokens are needed, %zu of the pool's %u are free",
+         out.size(), geometry_.page_size, free_.size() + page_limit_ - before, page_limit_);
   try {
     if (free_.capacity() < before + fresh) free_.reserve(std::max(before + fresh, 2 * free_.capacity()));
-    for (size_t i = 0; i < fresh; ++i) pages_.push_back({Buffer(account_, page_bytes_, "a key/value cache page"), 0});
+    for (size_t i = 0; i < fresh; ++i)
+      pages_.push_back({Buffer(account_, page_bytes_, "a key/value cache page"), 0});
   } catch (...) {
     pages_.resize(before);
     throw;
@@ -93,14 +98,16 @@ uint64_t KvPagePool::audit() const {
   const std::lock_guard lock(mutex_);
   std::vector<bool> free(pages_.size());
   for (uint32_t page : free_) {
-    if (page >= pages_.size() || free[page]) fail(Status::internal, "page %u is on the free list twice or unknown", page);
+    if (page >= pages_.size() || free[page])
+      fail(Status::internal, "page %u is on the free list twice or unknown", page);
     free[page] = true;
   }
   uint64_t references = 0;
   for (size_t page = 0; page < pages_.size(); ++page) {
     references += pages_[page].references;
     if (free[page] != (pages_[page].references == 0))
-      fail(Status::internal, "page %zu has %u references and is%s free", page, pages_[page].references, free[page] ? "" : " not");
+      fail(Status::internal, "page %zu has %u references and is%s free", page, pages_[page].references,
+           free[page] ? "" : " not");
   }
   if (account_->bytes() != pages_.size() * page_bytes_)
     fail(Status::internal, "%zu pages of %zu bytes hold %llu bytes", pages_.size(), page_bytes_,

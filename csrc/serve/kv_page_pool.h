@@ -1,5 +1,5 @@
-// The pages of key/value caches: a free list with reference counts. A page with one reference is writable by its owner, one
-// with more is shared and read only.
+// The pages of key/value caches: a free list with reference counts. A page with one reference is writable by
+// its owner, one with more is shared and read only.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -24,7 +24,8 @@ struct KvPoolUsage {
   uint64_t allocated_bytes;  // memory of the pages that were ever leased
 };
 
-// Thread-safe. Page ids are below page_count; the memory of a page is allocated at its first lease, zeroed, and kept.
+// Thread-safe. Page ids are below page_count; the memory of a page is allocated at its first lease, zeroed,
+// and kept.
 class KvPagePool {
  public:
   static constexpr uint32_t kUnlimited = std::numeric_limits<uint32_t>::max();
@@ -47,8 +48,8 @@ class KvPagePool {
 
   KvPoolUsage usage() const noexcept;
 
-  // Test hooks. audit() fails with `internal` unless free + owned = total and the free list is sound; returns the number of
-  // references to all pages. poison_free_pages() fills free pages with NaN.
+  // Test hooks. audit() fails with `internal` unless free + owned = total and the free list is sound; returns
+  // the number of references to all pages. poison_free_pages() fills free pages with NaN.
   uint64_t audit() const;
   void poison_free_pages() noexcept;
 

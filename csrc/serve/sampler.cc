@@ -49,14 +49,16 @@ uint64_t share_of(float share, uint64_t mass) noexcept {
 
 void validate(const SamplerOptions& options) {
   if (!(options.temperature >= 0 && options.temperature <= std::numeric_limits<float>::max()))
-    fail(Status::invalid_argument, "temperature %g is not a number of at least 0", double(options.temperature));
+    fail(Status::invalid_argument, "temperature %g is not a number of at least 0",
+         double(options.temperature));
   if (!(options.top_p > 0 && options.top_p <= 1))
     fail(Status::invalid_argument, "top_p %g is not in (0, 1]", double(options.top_p));
   if (!(options.min_p >= 0 && options.min_p <= 1))
     fail(Status::invalid_argument, "min_p %g is not in [0, 1]", double(options.min_p));
 }
 
-Sampler::Sampler(const KernelTable& kernels, uint32_t vocabulary) : kernels_(kernels), exponentials_(vocabulary) {
+Sampler::Sampler(const KernelTable& kernels, uint32_t vocabulary)
+    : kernels_(kernels), exponentials_(vocabulary) {
   candidates_.reserve(vocabulary);
 }
 
@@ -68,8 +70,10 @@ SampledToken Sampler::sample(std::span<const float> logits, const SamplerOptions
   return {token, (logits[token] - maximum) - math::log(total)};
 }
 
-uint32_t Sampler::draw(std::span<const float> logits, float maximum, const SamplerOptions& options, uint64_t index) {
-  const float scale = std::min(1.0f / options.temperature, std::numeric_limits<float>::max());  // 0 * infinity is NaN
+uint32_t Sampler::draw(std::span<const float> logits, float maximum, const SamplerOptions& options,
+                       uint64_t index) {
+  const float scale =
+      std::min(1.0f / options.temperature, std::numeric_limits<float>::max());  // 0 * infinity is NaN
   if (scale != 1.0f) kernels_.exp_row(logits.data(), logits.size(), maximum, scale, exponentials_.data());
   candidates_.resize(logits.size());
   for (uint32_t i = 0; i < logits.size(); ++i)
@@ -94,8 +98,9 @@ uint32_t Sampler::draw(std::span<const float> logits, float maximum, const Sampl
   return candidates_[i].token;
 }
 
-// Keeps the fewest best candidates (equal logits: lower ids first) whose weights add up to `target`, which is at least 1 and
-// at most the sum of all weights. A radix selection: three rounds find the key of the last one kept.
+// Keeps the fewest best candidates (equal logits: lower ids first) whose weights add up to `target`, which is
+// at least 1 and at most the sum of all weights. A radix selection: three rounds find the key of the last one
+// kept.
 template <class Weight>
 void Sampler::keep_best(uint64_t target, Weight weight) {
   uint32_t last = 0, decided = 0;  // the key of the last one kept agrees with `last` in the bits `decided`

@@ -8,8 +8,8 @@
 
 namespace riftco {
 
-// The match that ends first wins (the longest of those that end there), so that the result does not depend on how the
-// text was cut into pieces.
+// The match that ends first wins (the longest of those that end there), so that the result does not depend on
+// how the text was cut into pieces.
 class StopStrings {
  public:
   static constexpr uint32_t kMaxLength = 1 << 20;  // bytes of a string
@@ -20,8 +20,8 @@ class StopStrings {
   // Afterwards push(text) of up to `size` bytes and flush() do not allocate, and so cannot fail.
   void reserve(size_t size, std::string& out);
 
-  // Appends to `out` the text that cannot be part of a stop string any more. True: a stop string is complete; it and all
-  // after it is dropped.
+  // Appends to `out` the text that cannot be part of a stop string any more. True: a stop string is complete;
+  // it and all after it is dropped.
   bool push(std::string_view text, std::string& out);
 
   // Appends what is held back.

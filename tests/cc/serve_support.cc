@@ -16,7 +16,8 @@ std::atomic<int64_t> new_countdown{-1};
 // Not inlined: gcc would see malloc paired with delete.
 __attribute__((noinline)) void* operator new(size_t size) {
   new_count.fetch_add(1, std::memory_order_relaxed);
-  if (new_countdown.load(std::memory_order_relaxed) >= 0 && new_countdown.fetch_sub(1, std::memory_order_relaxed) == 0)
+  if (new_countdown.load(std::memory_order_relaxed) >= 0 &&
+      new_countdown.fetch_sub(1, std::memory_order_relaxed) == 0)
     throw std::bad_alloc();
   if (void* memory = std::malloc(size ? size : 1)) return memory;
   throw std::bad_alloc();
@@ -36,10 +37,13 @@ float uniform(uint64_t seed, uint64_t stream, uint64_t i) {  // (-1, 1)
 }
 
 // One row of `columns` weights of about this deviation, in file layout.
-std::vector<std::byte> random_row(DType type, uint32_t columns, float deviation, uint64_t seed, uint64_t stream, uint64_t at) {
+std::vector<std::byte> random_row(DType type, uint32_t columns, float deviation, uint64_t seed,
+                                  uint64_t stream, uint64_t at) {
   const float width = deviation * std::sqrt(3.0f);  // half of a uniform distribution's range
   std::vector<std::byte> row(row_bytes(type, columns));
-  const auto put = [&](size_t offset, const auto& value) { std::memcpy(row.data() + offset, &value, sizeof value); };
+  const auto put = [&](size_t offset, const auto& value) {
+    std::memcpy(row.data() + offset, &value, sizeof value);
+  };
   if (!is_quantised(type)) {
     for (uint32_t c = 0; c < columns; ++c) {
       const float value = width * uniform(seed, stream, at + c);
@@ -128,14 +132,15 @@ ModelConfig tiny_config(uint32_t context) {
   return c;
 }
 
-std::shared_ptr<DecoderOnlyTransformer> random_model(const ModelConfig& config, DType type, const ModelOptions& options) {
+std::shared_ptr<DecoderOnlyTransformer> random_model(const ModelConfig& config, DType type,
+                                                     const ModelOptions& options) {
   auto account = std::make_shared<MemoryAccount>();
   auto weights = std::make_unique<Weights>(options.device, config, parameter_list(config, type), account);
   for (size_t i = 0; i < weights->parameters().size(); ++i) {
     const ParameterInfo& p = weights->parameters()[i];
     for (uint32_t r = 0; r < p.rows; ++r) {
-      std::vector<std::byte> row = random_row(p.type, p.columns, p.is_vector ? 0.1f : deviation_of(p), options.seed, i,
-                                              uint64_t(r) * p.columns);
+      std::vector<std::byte> row = random_row(p.type, p.columns, p.is_vector ? 0.1f : deviation_of(p),
+                                              options.seed, i, uint64_t(r) * p.columns);
       float* const values = reinterpret_cast<float*>(row.data());
       if (p.is_vector && p.name.ends_with("norm.weight"))
         for (uint32_t c = 0; c < p.columns; ++c) values[c] += 1.0f;
@@ -144,7 +149,8 @@ std::shared_ptr<DecoderOnlyTransformer> random_model(const ModelConfig& config, 
       weights->set_rows(i, r, 1, row.data());
     }
   }
-  return std::make_shared<DecoderOnlyTransformer>(std::move(weights), options.tokenizer, std::move(account), options.threads);
+  return std::make_shared<DecoderOnlyTransformer>(std::move(weights), options.tokenizer, std::move(account),
+                                                  options.threads);
 }
 
 std::vector<uint32_t> random_tokens(size_t count, uint32_t vocabulary, uint64_t seed) {

@@ -18,7 +18,8 @@ const Device& device_of(CpuIsa isa);
 std::vector<CpuIsa> available_isas();
 const Device& best_device();
 
-// Not degenerate: attention is neither uniform nor on one key (test_exactness.cc checks that). 512 positions, 4 layers.
+// Not degenerate: attention is neither uniform nor on one key (test_exactness.cc checks that). 512 positions,
+// 4 layers.
 ModelConfig llama_config();  // rotary, grouped heads, rms, gated
 ModelConfig gpt2_config();   // learned positions, layer norm, biases, untied head
 
@@ -34,7 +35,8 @@ struct ModelOptions {
 };
 
 // Weights from a counter-based generator: the same for the same seed, whatever the device and the threads.
-std::shared_ptr<DecoderOnlyTransformer> random_model(const ModelConfig& config, DType type, const ModelOptions& options = {});
+std::shared_ptr<DecoderOnlyTransformer> random_model(const ModelConfig& config, DType type,
+                                                     const ModelOptions& options = {});
 
 std::vector<uint32_t> random_tokens(size_t count, uint32_t vocabulary, uint64_t seed);
 
@@ -54,16 +56,16 @@ Failure failure_of(Call&& call) {
   return {};
 }
 
-// Calls of operator new by the process so far, and a countdown: the call after `countdown` more throws bad_alloc, once;
-// negative switches that off.
+// Calls of operator new by the process so far, and a countdown: the call after `countdown` more throws
+// bad_alloc, once; negative switches that off.
 uint64_t new_calls() noexcept;
 void fail_new_after(int64_t countdown) noexcept;
 
 using AllocationHook = void (*)(int64_t countdown) noexcept;
 inline constexpr AllocationHook kAllocationHooks[] = {&fail_new_after, &fail_buffer_after};
 
-// Calls `call` with the n-th allocation failing, n = 0, 1, ..., until it succeeds. After every failure `check` is called.
-// Returns the number of failures.
+// Calls `call` with the n-th allocation failing, n = 0, 1, ..., until it succeeds. After every failure
+// `check` is called. Returns the number of failures.
 template <class Call, class Check>
 int fail_every_allocation(AllocationHook fail_after, Call&& call, Check&& check) {
   for (int failures = 0;; ++failures) {

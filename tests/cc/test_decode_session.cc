@@ -1,11 +1,10 @@
-#include "serve/decode_session.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 #include <numeric>
 
+#include "serve/decode_session.h"
 #include "serve_support.h"
 
 namespace riftco {
@@ -17,10 +16,13 @@ using test::failure_of;
 constexpr uint32_t kVocabulary = 64, kBadToken = 63;
 
 std::shared_ptr<DecoderOnlyTransformer> tiny_model(uint32_t context = 64, uint32_t threads = 1) {
-  return test::random_model(test::tiny_config(context), DType::f32, {.threads = threads, .last_token_overflows = true});
+  return test::random_model(test::tiny_config(context), DType::f32,
+                            {.threads = threads, .last_token_overflows = true});
 }
 
-std::vector<uint32_t> tokens_of(size_t count, uint64_t seed = 3) { return test::random_tokens(count, kBadToken, seed); }
+std::vector<uint32_t> tokens_of(size_t count, uint64_t seed = 3) {
+  return test::random_tokens(count, kBadToken, seed);
+}
 
 std::vector<float> prefill(DecodeSession& session, std::span<const uint32_t> tokens) {
   std::vector<float> logits(session.model().config().vocabulary_size);
@@ -42,8 +44,13 @@ struct State {
 State state_of(const DecodeSession& session) {
   const KeyValueCache& cache = session.cache();
   const KvPagePool& pool = session.factory().pool();
-  State s{session.size(), cache.open_tokens(), {cache.pages().begin(), cache.pages().end()}, {}, pool.usage().free_count,
-          pool.audit(), {}};
+  State s{session.size(),
+          cache.open_tokens(),
+          {cache.pages().begin(), cache.pages().end()},
+          {},
+          pool.usage().free_count,
+          pool.audit(),
+          {}};
   for (uint32_t page : s.pages) s.references.push_back(pool.references(page));
   const KvGeometry& g = cache.geometry();
   std::vector<float> keys(g.kv_heads * g.head_width), values(keys.size());
@@ -71,24 +78,33 @@ TEST(DecodeSession, OptionsChooseTheCache) {
   DecodeSession contiguous(model, {.kind = KvCacheKind::contiguous});
   EXPECT_EQ(contiguous.cache_kind(), KvCacheKind::contiguous);
   EXPECT_EQ(contiguous.block_size(), 64u);
-  EXPECT_EQ(DecodeSession(model, {.kind = KvCacheKind::contiguous, .page_size = 0, .maximum_context = 9}).block_size(), 9u);
+  EXPECT_EQ(DecodeSession(model, {.kind = KvCacheKind::contiguous, .page_size = 0, .maximum_context = 9})
+                .block_size(),
+            9u);
   EXPECT_EQ(DecodeSession(model, {.page_size = 1000, .maximum_context = 9}).capacity(), 9u);
-  const auto failure = [&](const DecodeSessionOptions& options) { return failure_of([&] { DecodeSession(model, options); }); };
+  const auto failure = [&](const DecodeSessionOptions& options) {
+    return failure_of([&] { DecodeSession(model, options); });
+  };
   EXPECT_EQ(failure({.page_size = 0}).status, Status::invalid_argument);
   EXPECT_EQ(failure({.page_size = uint64_t(1) << 32}).status, Status::out_of_range);
-  EXPECT_EQ(failure({.maximum_context = 65}).message, "a maximum context of 65 tokens is more than the model's 64");
+  EXPECT_EQ(failure({.maximum_context = 65}).message,
+            "a maximum context of 65 tokens is more than the model's 64");
   EXPECT_EQ(failure({.kind = KvCacheKind::contiguous, .page_size = 8}).status, Status::invalid_argument);
   EXPECT_EQ(failure({.kind = KvCacheKind(2)}).status, Status::invalid_argument);
-  EXPECT_EQ(failure_of([&] { make_kv_cache_factory(*model, {.kind = KvCacheKind::contiguous, .page_count = 2}); }).status,
+  EXPECT_EQ(failure_of([&] {
+              make_kv_cache_factory(*model, {.kind = KvCacheKind::contiguous, .page_count = 2});
+            }).status,
             Status::invalid_argument);
-  EXPECT_EQ(failure_of([&] { make_kv_cache_factory(*model, {.page_count = UINT64_MAX}); }).status, Status::out_of_range);
+  EXPECT_EQ(failure_of([&] { make_kv_cache_factory(*model, {.page_count = UINT64_MAX}); }).status,
+            Status::out_of_range);
   EXPECT_EQ(model->session_count(), 1u) << "a failed creation leaves no session";
 }
 
 TEST(DecodeSession, FactoryServesSessionsOfModelsOfItsGeometry) {
   const auto model = tiny_model(), same = tiny_model();
   const auto pool = make_kv_cache_factory(*model, {.page_size = 8, .page_count = 3, .maximum_context = 40});
-  DecodeSession a(model, {.factory = pool}), b(same, {.page_size = 8, .maximum_context = 20, .factory = pool});
+  DecodeSession a(model, {.factory = pool}),
+      b(same, {.page_size = 8, .maximum_context = 20, .factory = pool});
   EXPECT_EQ(a.capacity(), 40u);
   EXPECT_EQ(b.capacity(), 20u);
   EXPECT_EQ(a.block_size(), 8u);
@@ -100,7 +116,9 @@ TEST(DecodeSession, FactoryServesSessionsOfModelsOfItsGeometry) {
   EXPECT_EQ(exhausted.message, "1 pages of 8 tokens are needed, 0 of the pool's 3 are free");
   EXPECT_EQ(state_of(a), before);
 
-  const auto failure = [&](const DecodeSessionOptions& options) { return failure_of([&] { DecodeSession(model, options); }); };
+  const auto failure = [&](const DecodeSessionOptions& options) {
+    return failure_of([&] { DecodeSession(model, options); });
+  };
   EXPECT_EQ(failure({.page_size = 4, .factory = pool}).status, Status::invalid_argument);
   EXPECT_EQ(failure({.kind = KvCacheKind::contiguous, .factory = pool}).status, Status::invalid_argument);
   EXPECT_EQ(failure({.maximum_context = 41, .factory = pool}).status, Status::out_of_range);
@@ -112,9 +130,12 @@ TEST(DecodeSession, FactoryServesSessionsOfModelsOfItsGeometry) {
   const auto other = test::random_model(config, DType::f32);
   const Failure mismatch = failure_of([&] { DecodeSession(other, {.factory = pool}); });
   EXPECT_EQ(mismatch.status, Status::invalid_argument);
-  EXPECT_NE(mismatch.message.find("2 layers, 2 key/value heads of width 16"), std::string::npos) << mismatch.message;
-  EXPECT_NE(mismatch.message.find("1 layers, 2 key/value heads of width 16"), std::string::npos) << mismatch.message;
-  EXPECT_EQ(failure_of([&] { DecodeSession(tiny_model(30), {.factory = pool}); }).status, Status::invalid_argument);
+  EXPECT_NE(mismatch.message.find("2 layers, 2 key/value heads of width 16"), std::string::npos)
+      << mismatch.message;
+  EXPECT_NE(mismatch.message.find("1 layers, 2 key/value heads of width 16"), std::string::npos)
+      << mismatch.message;
+  EXPECT_EQ(failure_of([&] { DecodeSession(tiny_model(30), {.factory = pool}); }).status,
+            Status::invalid_argument);
 }
 
 TEST(DecodeSession, StepsEqualOnePrefill) {
@@ -136,13 +157,16 @@ TEST(DecodeSession, MisuseChangesNothing) {
   prefill(twin, tokens);
   const State before = state_of(session);
   std::vector<float> logits(kVocabulary), small(kVocabulary - 1);
-  const auto failure = [&](std::vector<uint32_t> t, std::span<float> out) { return failure_of([&] { session.prefill(t, out); }); };
+  const auto failure = [&](std::vector<uint32_t> t, std::span<float> out) {
+    return failure_of([&] { session.prefill(t, out); });
+  };
   EXPECT_EQ(failure({}, logits).status, Status::invalid_argument);
   const Failure range = failure({1, kVocabulary, 1, 1, 1}, small);
   EXPECT_EQ(range.status, Status::out_of_range) << "arguments are checked before capacity";
   EXPECT_EQ(range.message, "token 64 is not below the vocabulary size 64");
   EXPECT_EQ(failure({UINT32_MAX}, logits).status, Status::out_of_range);
-  EXPECT_EQ(failure({1, 1, 1}, small).status, Status::buffer_too_small) << "the buffer is checked before the context";
+  EXPECT_EQ(failure({1, 1, 1}, small).status, Status::buffer_too_small)
+      << "the buffer is checked before the context";
   EXPECT_EQ(failure({1}, {}).status, Status::buffer_too_small);
   EXPECT_EQ(failure({1, 1, 1}, logits).status, Status::context_full);
   EXPECT_EQ(failure({1, kBadToken}, logits).status, Status::non_finite);
@@ -165,7 +189,8 @@ TEST(DecodeSession, PrefillOverManyBlocksIsOneTransaction) {
   prefill(session, std::span(tokens).first(7));
   prefill(twin, std::span(tokens).first(7));
   const State before = state_of(session);
-  for (size_t bad : {size_t(0), size_t(255), size_t(256), size_t(590)}) {  // in the first, second and third block
+  for (size_t bad :
+       {size_t(0), size_t(255), size_t(256), size_t(590)}) {  // in the first, second and third block
     std::vector<uint32_t> rest(tokens.begin() + 7, tokens.end());
     rest[bad] = kBadToken;
     EXPECT_EQ(failure_of([&] { prefill(session, rest); }).status, Status::non_finite);
@@ -231,10 +256,14 @@ TEST(DecodeSession, CancelChangesNothing) {
   EXPECT_EQ(failure_of([&] { prefill(session, tokens); }).status, Status::cancelled);
   std::vector<float> logits(2 * kVocabulary);
   DecodeSession* const both[] = {&other, &session};
-  EXPECT_EQ(failure_of([&] { DecodeSession::step_many(both, std::array{1u, 2u}, logits); }).status, Status::cancelled);
+  EXPECT_EQ(failure_of([&] {
+              DecodeSession::step_many(both, std::array{1u, 2u}, logits);
+            }).status,
+            Status::cancelled);
   EXPECT_EQ(other.size(), 0u);
   EXPECT_EQ(state_of(session), before);
-  EXPECT_EQ(failure_of([&] { step(*session.fork(), 1); }).status, Status::cancelled) << "a fork keeps the flag";
+  EXPECT_EQ(failure_of([&] { step(*session.fork(), 1); }).status, Status::cancelled)
+      << "a fork keeps the flag";
   cancel.reset();
   prefill(session, std::span(tokens).subspan(9));
   EXPECT_EQ(session.size(), 500u);
@@ -257,7 +286,8 @@ TEST(DecodeSession, StepManyEqualsSteps) {
     const auto tokens = tokens_of(kSessions, 100 + round);
     DecodeSession::step_many(pointers, tokens, logits);
     for (size_t i = 0; i < kSessions; ++i)
-      EXPECT_EQ(std::vector<float>(logits.begin() + ptrdiff_t(i * kVocabulary), logits.begin() + ptrdiff_t((i + 1) * kVocabulary)),
+      EXPECT_EQ(std::vector<float>(logits.begin() + ptrdiff_t(i * kVocabulary),
+                                   logits.begin() + ptrdiff_t((i + 1) * kVocabulary)),
                 step(*alone[i], tokens[i]));
   }
   EXPECT_EQ(logits.back(), 7.0f);
@@ -275,7 +305,8 @@ TEST(DecodeSession, StepManyTakesMoreSessionsThanABlockHasRows) {
   auto tokens = tokens_of(300);
   std::vector<float> logits(300 * kVocabulary);
   tokens[299] = kBadToken;
-  EXPECT_EQ(failure_of([&] { DecodeSession::step_many(pointers, tokens, logits); }).status, Status::non_finite);
+  EXPECT_EQ(failure_of([&] { DecodeSession::step_many(pointers, tokens, logits); }).status,
+            Status::non_finite);
   EXPECT_EQ(pool->pool().audit(), 0u);
   tokens[299] = 1;
   DecodeSession::step_many(pointers, tokens, logits);
@@ -286,7 +317,8 @@ TEST(DecodeSession, StepManyTakesMoreSessionsThanABlockHasRows) {
 TEST(DecodeSession, StepManyIsAllOrNothing) {
   const auto model = tiny_model(8), other_model = tiny_model(8);
   const auto pool = make_kv_cache_factory(*model, {.page_size = 2, .page_count = 9});
-  DecodeSession a(model, {.factory = pool}), b(model, {.factory = pool}), full(model, {.factory = pool}), foreign(other_model, {});
+  DecodeSession a(model, {.factory = pool}), b(model, {.factory = pool}), full(model, {.factory = pool}),
+      foreign(other_model, {});
   prefill(a, tokens_of(2));
   prefill(b, tokens_of(5));
   prefill(full, tokens_of(8));
@@ -294,7 +326,8 @@ TEST(DecodeSession, StepManyIsAllOrNothing) {
   const std::vector<State> before{state_of(a), state_of(b), state_of(full), state_of(*fork)};
   std::vector<float> logits(4 * kVocabulary);
   const auto failure = [&](std::vector<DecodeSession*> sessions, std::vector<uint32_t> tokens, size_t room) {
-    const Failure result = failure_of([&] { DecodeSession::step_many(sessions, tokens, std::span(logits).first(room * kVocabulary)); });
+    const Failure result = failure_of(
+        [&] { DecodeSession::step_many(sessions, tokens, std::span(logits).first(room * kVocabulary)); });
     EXPECT_EQ((std::vector<State>{state_of(a), state_of(b), state_of(full), state_of(*fork)}), before);
     return result;
   };
@@ -335,12 +368,17 @@ TEST(DecodeSession, MemoryFailuresChangeNothing) {
     };
     const std::array sessions{&a, b.get()};
     EXPECT_GE(test::fail_every_allocation(
-                  fail_after, [&] { DecodeSession::step_many(sessions, std::array{1u, 2u}, logits); }, unchanged),
+                  fail_after,
+                  [&] {
+                    DecodeSession::step_many(sessions, std::array{1u, 2u}, logits);
+                  },
+                  unchanged),
               1);
     EXPECT_EQ(logits, expected);
     const State before = state_of(a);
     EXPECT_GE(test::fail_every_allocation(
-                  fail_after, [&] { a.prefill(std::span(tokens).subspan(5), logits); }, [&] { EXPECT_EQ(state_of(a), before); }),
+                  fail_after, [&] { a.prefill(std::span(tokens).subspan(5), logits); },
+                  [&] { EXPECT_EQ(state_of(a), before); }),
               1);
     EXPECT_EQ(std::vector<float>(logits.begin(), logits.begin() + kVocabulary), expected_prefill);
   }
@@ -349,14 +387,16 @@ TEST(DecodeSession, MemoryFailuresChangeNothing) {
 TEST(DecodeSession, CreationFailsCleanly) {
   const auto model = tiny_model();
   EXPECT_GE(test::fail_every_allocation(
-                &test::fail_new_after, [&] { DecodeSession(model, {}); }, [&] { EXPECT_EQ(model->session_count(), 0u); }),
+                &test::fail_new_after, [&] { DecodeSession(model, {}); },
+                [&] { EXPECT_EQ(model->session_count(), 0u); }),
             5);
   DecodeSession session(model, {});
   prefill(session, tokens_of(20));
   const State before = state_of(session);
-  EXPECT_GE(test::fail_every_allocation(
-                &test::fail_new_after, [&] { session.fork(); }, [&] { EXPECT_EQ(state_of(session), before); }),
-            3);
+  EXPECT_GE(
+      test::fail_every_allocation(
+          &test::fail_new_after, [&] { session.fork(); }, [&] { EXPECT_EQ(state_of(session), before); }),
+      3);
 }
 
 TEST(DecodeSession, SteadyStateAllocatesNothing) {
@@ -370,7 +410,8 @@ TEST(DecodeSession, SteadyStateAllocatesNothing) {
     const auto work = [&] {
       session.prefill(std::span(tokens).first(300), logits);
       for (uint32_t token : std::span(tokens).first(15)) session.step(token, logits);
-      for (uint32_t token : std::span(tokens).first(15)) DecodeSession::step_many(both, std::array{token, token}, logits);
+      for (uint32_t token : std::span(tokens).first(15))
+        DecodeSession::step_many(both, std::array{token, token}, logits);
       session.reset();
       second.reset();
     };
@@ -402,7 +443,8 @@ TEST(DecodeSession, SequenceLogitsEqualSteps) {
   EXPECT_EQ(std::vector<float>(all.end() - 4, all.end()), std::vector<float>(4, 9.0f));
   DecodeSession session(model, {});
   for (size_t i = 0; i < tokens.size(); ++i)
-    ASSERT_EQ(std::vector<float>(all.begin() + ptrdiff_t(i * kVocabulary), all.begin() + ptrdiff_t((i + 1) * kVocabulary)),
+    ASSERT_EQ(std::vector<float>(all.begin() + ptrdiff_t(i * kVocabulary),
+                                 all.begin() + ptrdiff_t((i + 1) * kVocabulary)),
               step(session, tokens[i]));
   const auto status = [&](std::vector<uint32_t> t, size_t room, const CancelFlag* cancel = nullptr) {
     return failure_of([&] { sequence_logits(model, t, cancel, std::span(all).first(room)); }).status;

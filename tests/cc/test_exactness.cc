@@ -25,8 +25,10 @@ struct Family {
   DType type;
 };
 
-const Family kFamilies[] = {{"llama_f32", test::llama_config(), DType::f32},   {"llama_f16", test::llama_config(), DType::f16},
-                            {"llama_q4_1", test::llama_config(), DType::q4_1}, {"llama_q8_0", test::llama_config(), DType::q8_0},
+const Family kFamilies[] = {{"llama_f32", test::llama_config(), DType::f32},
+                            {"llama_f16", test::llama_config(), DType::f16},
+                            {"llama_q4_1", test::llama_config(), DType::q4_1},
+                            {"llama_q8_0", test::llama_config(), DType::q8_0},
                             {"gpt2_f32", test::gpt2_config(), DType::f32}};
 
 // The plain path: a contiguous cache, one thread, one token at a time. Row i follows tokens[0 .. i].
@@ -43,7 +45,9 @@ class Exactness : public testing::TestWithParam<size_t> {
   static std::shared_ptr<DecoderOnlyTransformer> model(uint32_t threads = 1, CpuIsa isa = cpu_isa()) {
     static std::map<std::tuple<size_t, uint32_t, CpuIsa>, std::shared_ptr<DecoderOnlyTransformer>> models;
     auto& slot = models[{GetParam(), threads, isa}];
-    if (!slot) slot = test::random_model(family().config, family().type, {.threads = threads, .device = test::device_of(isa)});
+    if (!slot)
+      slot = test::random_model(family().config, family().type,
+                                {.threads = threads, .device = test::device_of(isa)});
     return slot;
   }
 
@@ -77,7 +81,8 @@ class Exactness : public testing::TestWithParam<size_t> {
 
   static void check(size_t row, std::span<const float> logits) {
     const std::vector<float>& expected = truth().rows[row];
-    ASSERT_EQ(std::memcmp(logits.data(), expected.data(), expected.size() * sizeof(float)), 0) << "row " << row;
+    ASSERT_EQ(std::memcmp(logits.data(), expected.data(), expected.size() * sizeof(float)), 0)
+        << "row " << row;
   }
 
   // One batch: each session gets its own next token.
@@ -94,7 +99,8 @@ class Exactness : public testing::TestWithParam<size_t> {
 
 // --- the models are worth testing
 
-// The same model in double precision with plain loops; keeps the entropy of every attention row of the last token.
+// The same model in double precision with plain loops; keeps the entropy of every attention row of the last
+// token.
 class PlainModel {
  public:
   explicit PlainModel(const Weights& weights) : config_(weights.config()) {
@@ -130,9 +136,11 @@ class PlainModel {
         add(x[t], linear(attend(q[t], k, v, t, t + 1 == x.size()), at + "o"));
         const auto n = norm(x[t], at + "mlp_norm");
         auto up = linear(n, at + "up");
-        const auto gate = c.activation == Activation::silu_gated ? linear(n, at + "gate") : std::vector<double>();
+        const auto gate =
+            c.activation == Activation::silu_gated ? linear(n, at + "gate") : std::vector<double>();
         for (size_t i = 0; i < up.size(); ++i)
-          up[i] = gate.empty() ? up[i] * 0.5 * (1 + std::erf(up[i] / std::sqrt(2.0))) : up[i] * gate[i] / (1 + std::exp(-gate[i]));
+          up[i] = gate.empty() ? up[i] * 0.5 * (1 + std::erf(up[i] / std::sqrt(2.0)))
+                               : up[i] * gate[i] / (1 + std::exp(-gate[i]));
         add(x[t], linear(up, at + "down"));
       }
     }
@@ -172,7 +180,8 @@ class PlainModel {
     const auto* bias = find(name + ".bias");
     std::vector<double> out(x.size());
     for (size_t i = 0; i < x.size(); ++i)
-      out[i] = (x[i] - mean) / std::sqrt(square + config_.norm_epsilon) * (*find(name + ".weight"))[i] + (bias ? (*bias)[i] : 0);
+      out[i] = (x[i] - mean) / std::sqrt(square + config_.norm_epsilon) * (*find(name + ".weight"))[i] +
+               (bias ? (*bias)[i] : 0);
     return out;
   }
   std::vector<double> rotated(std::vector<double> x, size_t position) const {
@@ -377,7 +386,8 @@ class HostileFpEnv {
 
 TEST_P(Exactness, HostsMayRoundAndFlushAsTheyLikeThreads) {
   truth();
-  const auto own = test::random_model(family().config, family().type, {.threads = 3});  // its workers start below
+  const auto own =
+      test::random_model(family().config, family().type, {.threads = 3});  // its workers start below
   DecodeSession session(own, {});
   const HostileFpEnv hostile;
   std::vector<float> logits(family().config.vocabulary_size);
@@ -389,7 +399,8 @@ TEST_P(Exactness, HostsMayRoundAndFlushAsTheyLikeThreads) {
   EXPECT_EQ(std::fegetround(), FE_UPWARD) << "the host gets its state back";
   DecodeSession unguarded(model(), {});
   unguarded.prefill(std::span(truth().tokens).first(60), logits);
-  EXPECT_NE(std::memcmp(logits.data(), truth().rows[59].data(), logits.size() * sizeof(float)), 0) << "this test shows nothing";
+  EXPECT_NE(std::memcmp(logits.data(), truth().rows[59].data(), logits.size() * sizeof(float)), 0)
+      << "this test shows nothing";
 }
 
 // --- rollover
@@ -425,7 +436,9 @@ TEST_P(Exactness, RandomCombinations) {
   const auto isas = test::available_isas();
   for (uint64_t combination = 0; combination < 12; ++combination) {  // of each family: 60 in all
     uint64_t counter = 0;
-    const auto pick = [&](uint32_t below) { return philox(combination, counter++, 1 + GetParam())[0] % below; };
+    const auto pick = [&](uint32_t below) {
+      return philox(combination, counter++, 1 + GetParam())[0] % below;
+    };
     const CpuIsa isa = isas[pick(uint32_t(isas.size()))];
     const auto shared = model(1 + pick(3), isa);
     const uint32_t longest = isa == CpuIsa::scalar ? 24 : kLength;  // scalar code is slow
@@ -433,8 +446,9 @@ TEST_P(Exactness, RandomCombinations) {
     KvCacheFactoryOptions options{.page_size = pages[pick(5)], .page_count = 2000};
     if (pick(4) == 0) options = {.kind = KvCacheKind::contiguous};
     const auto factory = make_kv_cache_factory(*shared, options);
-    SCOPED_TRACE(testing::Message() << "combination " << combination << ": " << shared->device().kernels->name << ", "
-                                    << shared->threads().threads() << " threads, pages of " << factory->page_size());
+    SCOPED_TRACE(testing::Message() << "combination " << combination << ": " << shared->device().kernels->name
+                                    << ", " << shared->threads().threads() << " threads, pages of "
+                                    << factory->page_size());
     std::vector<std::unique_ptr<DecodeSession>> sessions;
     for (size_t i = 0, count = 1 + pick(4); i < count; ++i)
       sessions.push_back(std::make_unique<DecodeSession>(shared, DecodeSessionOptions{.factory = factory}));
@@ -461,7 +475,8 @@ TEST_P(Exactness, RandomCombinations) {
         default: {
           std::vector<DecodeSession*> batch;
           for (size_t s = 0; s < sessions.size(); ++s)
-            if (DecodeSession* next = sessions[(s + i) % sessions.size()].get(); next->size() < longest) batch.push_back(next);
+            if (DecodeSession* next = sessions[(s + i) % sessions.size()].get(); next->size() < longest)
+              batch.push_back(next);
           if (!batch.empty()) step_all(batch);
         }
       }

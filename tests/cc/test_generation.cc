@@ -1,5 +1,3 @@
-#include "serve/generation.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <thread>
 
 #include "base/random.h"
+#include "serve/generation.h"
 #include "serve_support.h"
 #include "text/byte_spelling.h"
 
@@ -19,7 +18,8 @@ using test::Failure;
 using test::failure_of;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr uint32_t kBos = 256, kEos = 257, kOtherEnd = 258, kMarker = 259, kWord = 260;  // of special_tokenizer
+constexpr uint32_t kBos = 256, kEos = 257, kOtherEnd = 258, kMarker = 259,
+                   kWord = 260;  // of special_tokenizer
 
 // Bytes, special tokens "<bos>", "<eos>", "<end>" and "<marker>", and one token of several bytes.
 std::shared_ptr<const Tokenizer> special_tokenizer(bool adds_bos) {
@@ -40,8 +40,9 @@ std::shared_ptr<const Tokenizer> special_tokenizer(bool adds_bos) {
 }
 
 // A vocabulary larger than the tokenizer's: real files pad it.
-std::shared_ptr<DecoderOnlyTransformer> small_model(uint32_t context = 64, std::shared_ptr<const Tokenizer> tokenizer = byte_tokenizer(),
-                                                    PositionKind position = PositionKind::learned) {
+std::shared_ptr<DecoderOnlyTransformer> small_model(
+    uint32_t context = 64, std::shared_ptr<const Tokenizer> tokenizer = byte_tokenizer(),
+    PositionKind position = PositionKind::learned) {
   ModelConfig config = test::tiny_config(context);
   config.vocabulary_size = 265;
   config.position = position;
@@ -96,7 +97,8 @@ Output scripted(Generator& generator, std::string_view text) {
   return scripted(generator, tokens);
 }
 
-std::vector<float> fresh_logits(const std::shared_ptr<DecoderOnlyTransformer>& model, std::span<const uint32_t> tokens) {
+std::vector<float> fresh_logits(const std::shared_ptr<DecoderOnlyTransformer>& model,
+                                std::span<const uint32_t> tokens) {
   std::vector<float> logits(model->config().vocabulary_size);
   DecodeSession session(model, {.kind = KvCacheKind::contiguous});
   session.prefill(tokens, logits);
@@ -222,36 +224,46 @@ TEST(Generation, CallsNeedARunningGeneration) {
   EXPECT_EQ(failure_of([&] { generator.logits(); }).status, Status::invalid_state);
   generator.start("abc", {});
   EXPECT_EQ(failure_of([&] { generator.start("", {}); }).status, Status::invalid_argument);
-  EXPECT_EQ(failure_of([&] { generator.next(); }).status, Status::invalid_state) << "a failed start leaves none running";
+  EXPECT_EQ(failure_of([&] { generator.next(); }).status, Status::invalid_state)
+      << "a failed start leaves none running";
   EXPECT_EQ(model->session_count(), 0u);
 }
 
 TEST(Generation, OptionsAreChecked) {
   Generator generator(small_model(64), nullptr, nullptr);
-  const auto failure = [&](const GenerationOptions& options) { return failure_of([&] { generator.start("abc", options); }); };
+  const auto failure = [&](const GenerationOptions& options) {
+    return failure_of([&] { generator.start("abc", options); });
+  };
   EXPECT_EQ(failure({.max_new_tokens = 0}).message, "max_new_tokens is 0");
   EXPECT_EQ(failure({.sampling = {.temperature = -1}}).status, Status::invalid_argument);
   EXPECT_EQ(failure({.sampling = {.top_p = 0}}).status, Status::invalid_argument);
   EXPECT_EQ(failure({.rollover = Rollover(4)}).status, Status::invalid_argument);
   EXPECT_EQ(failure({.rollover = Rollover(-1)}).status, Status::invalid_argument);
   EXPECT_EQ(failure({.rollover = Rollover::keep}).status, Status::out_of_range);
-  EXPECT_EQ(failure({.rollover = Rollover::keep, .rollover_keep = 64}).message, "rollover_keep 64 is not in 1 .. 63");
+  EXPECT_EQ(failure({.rollover = Rollover::keep, .rollover_keep = 64}).message,
+            "rollover_keep 64 is not in 1 .. 63");
   EXPECT_EQ(failure({.rollover = Rollover::keep, .rollover_keep = 63}).status, Status::ok);
   EXPECT_EQ(failure({.rollover = Rollover::window, .rollover_keep = 1}).status, Status::invalid_argument);
   EXPECT_EQ(failure({.stop_strings = {"a", ""}}).message, "stop string 1 is empty");
   EXPECT_EQ(failure({.stop_tokens = {265}}).message, "stop token 265 is not below the vocabulary size 265");
-  EXPECT_EQ(failure_of([&] { generator.start_tokens(std::array{1u, 265u}, {}); }).status, Status::out_of_range);
+  EXPECT_EQ(failure_of([&] {
+              generator.start_tokens(std::array{1u, 265u}, {});
+            }).status,
+            Status::out_of_range);
   EXPECT_EQ(failure_of([&] { generator.start_tokens({}, {}); }).message, "the prompt has no token");
 }
 
 TEST(Generation, PromptsBeginWithBosWhereTheFileSaysSo) {
-  const auto prompt_tokens = [](std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt, bool parse_special = false) {
+  const auto prompt_tokens = [](std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt,
+                                bool parse_special = false) {
     const auto model = small_model(64, tokenizer);
     Generator generator(model, nullptr, nullptr);
     generator.start(prompt, {.parse_special = parse_special});
     return std::pair(generator.stats().prompt_tokens, copy(generator.logits()));
   };
-  const auto expected = [](std::vector<uint32_t> tokens) { return std::pair(uint64_t(tokens.size()), fresh_logits(small_model(), tokens)); };
+  const auto expected = [](std::vector<uint32_t> tokens) {
+    return std::pair(uint64_t(tokens.size()), fresh_logits(small_model(), tokens));
+  };
   EXPECT_EQ(prompt_tokens(special_tokenizer(true), "ab"), expected({kBos, 'a', 'b'}));
   EXPECT_EQ(prompt_tokens(special_tokenizer(false), "ab"), expected({'a', 'b'}));
   EXPECT_EQ(prompt_tokens(special_tokenizer(true), ""), expected({kBos}));
@@ -259,14 +271,16 @@ TEST(Generation, PromptsBeginWithBosWhereTheFileSaysSo) {
   EXPECT_EQ(prompt_tokens(special_tokenizer(false), "<marker>", true), expected({kMarker}));
   EXPECT_EQ(prompt_tokens(special_tokenizer(false), "<m", false), expected({'<', 'm'}));
   Generator bytes(small_model(), nullptr, nullptr);
-  EXPECT_EQ(failure_of([&] { bytes.start("", {}); }).status, Status::invalid_argument) << "the byte tokenizer has no BOS";
+  EXPECT_EQ(failure_of([&] { bytes.start("", {}); }).status, Status::invalid_argument)
+      << "the byte tokenizer has no BOS";
 }
 
 TEST(Generation, ATokenizerOrNone) {
   const auto bare = small_model(64, nullptr);
   Generator tokens_only(bare, nullptr, nullptr);
   EXPECT_EQ(failure_of([&] { tokens_only.start("a", {}); }).status, Status::invalid_state);
-  EXPECT_EQ(failure_of([&] { tokens_only.start_tokens(std::array{1u}, {.stop_strings = {"x"}}); }).status, Status::invalid_argument);
+  EXPECT_EQ(failure_of([&] { tokens_only.start_tokens(std::array{1u}, {.stop_strings = {"x"}}); }).status,
+            Status::invalid_argument);
   tokens_only.start_tokens(std::array{97u}, {.max_new_tokens = 5});
   const Output out = run(tokens_only);
   EXPECT_EQ(out.text, "");
@@ -278,23 +292,27 @@ TEST(Generation, EndTokensFinishAndHaveNoText) {
   Generator generator(small_model(64, special_tokenizer(false)), nullptr, nullptr);
   for (uint32_t end : {kEos, kOtherEnd}) {
     generator.start("p", {});
-    EXPECT_EQ(scripted(generator, std::vector<uint32_t>{'h', 'i', end, 'x'}), (Output{"hi", {'h', 'i', end}, Finish::eos}));
+    EXPECT_EQ(scripted(generator, std::vector<uint32_t>{'h', 'i', end, 'x'}),
+              (Output{"hi", {'h', 'i', end}, Finish::eos}));
   }
   generator.start("p", {.max_new_tokens = 4, .ignore_eos = true});
   EXPECT_EQ(scripted(generator, std::vector<uint32_t>{'h', kEos, kMarker, 'i', 'x'}),
             (Output{"hi", {'h', kEos, kMarker, 'i'}, Finish::length}));
   generator.start("p", {.stop_tokens = {'q', kMarker}});
-  EXPECT_EQ(scripted(generator, std::vector<uint32_t>{'h', kMarker}), (Output{"h", {'h', kMarker}, Finish::stop}));
+  EXPECT_EQ(scripted(generator, std::vector<uint32_t>{'h', kMarker}),
+            (Output{"h", {'h', kMarker}, Finish::stop}));
   generator.start("p", {.stop_tokens = {'z', 'q'}});
   EXPECT_EQ(scripted(generator, "hq"), (Output{"h", {'h', 'q'}, Finish::stop}));
   generator.start("p", {.max_new_tokens = 2});
-  EXPECT_EQ(scripted(generator, std::vector<uint32_t>{'h', kEos}).finish, Finish::eos) << "also as the last token allowed";
+  EXPECT_EQ(scripted(generator, std::vector<uint32_t>{'h', kEos}).finish, Finish::eos)
+      << "also as the last token allowed";
 }
 
 TEST(Generation, TokensThatOnlyTheModelHasAreSilent) {
   Generator generator(small_model(), nullptr, nullptr);
   generator.start("p", {.max_new_tokens = 3});
-  EXPECT_EQ(scripted(generator, std::vector<uint32_t>{'a', 264, 'b'}), (Output{"ab", {'a', 264, 'b'}, Finish::length}));
+  EXPECT_EQ(scripted(generator, std::vector<uint32_t>{'a', 264, 'b'}),
+            (Output{"ab", {'a', 264, 'b'}, Finish::length}));
 }
 
 TEST(Generation, IncompleteCharactersAreHeldBackAndFlushed) {
@@ -320,7 +338,10 @@ TEST(Generation, StopStringsNeverLeak) {
       force(generator, token);
       const GenerationPiece piece = generator.next();
       out += piece.bytes;
-      out += piece.finish == Finish::none ? "|" : piece.finish == Finish::stop ? "." : piece.finish == Finish::eos ? "!" : "$";
+      out += piece.finish == Finish::none   ? "|"
+             : piece.finish == Finish::stop ? "."
+             : piece.finish == Finish::eos  ? "!"
+                                            : "$";
       if (piece.finish != Finish::none) break;
     }
     return out;
@@ -387,7 +408,8 @@ TEST(Generation, HooksSeeAndChangeTheRowThatIsSampled) {
   EXPECT_EQ(piece.token, uint32_t('d'));
   EXPECT_EQ(piece.log_probability, 0.0f);
   EXPECT_EQ(copy(generator.logits()), fresh_logits(model, std::array<uint32_t, 4>{'a', 'b', 'c', 'd'}));
-  EXPECT_EQ(copy(generator.logits()), fresh_logits(model, std::array<uint32_t, 4>{'a', 'b', 'c', 'd'})) << "asked twice";
+  EXPECT_EQ(copy(generator.logits()), fresh_logits(model, std::array<uint32_t, 4>{'a', 'b', 'c', 'd'}))
+      << "asked twice";
   EXPECT_EQ(generator.stats().new_tokens, 1u);
 }
 
@@ -417,7 +439,10 @@ TEST(Generation, PagesOfTheLastGenerationAreUsedAgain) {
   cancel.set();
   GenerationOptions cancelled = options;
   cancelled.cancel = &cancel;
-  EXPECT_EQ(failure_of([&] { talk.start_tokens(std::array<uint32_t, 4>{'h', 'e', 'x', 'y'}, cancelled); }).status, Status::cancelled);
+  EXPECT_EQ(failure_of([&] {
+              talk.start_tokens(std::array<uint32_t, 4>{'h', 'e', 'x', 'y'}, cancelled);
+            }).status,
+            Status::cancelled);
   talk.start("hex", options);
   EXPECT_EQ(talk.stats().reused_tokens, 2u) << "a failed start keeps what was common";
 }
@@ -474,16 +499,19 @@ TEST(Generation, StopFinishesWhenTheContextIsFull) {
 }
 
 TEST(Generation, PositionsDecideTheDefaultPolicy) {
-  Generator learned(small_model(12), nullptr, nullptr), rotary(small_model(12, byte_tokenizer(), PositionKind::rotary), nullptr, nullptr);
+  Generator learned(small_model(12), nullptr, nullptr),
+      rotary(small_model(12, byte_tokenizer(), PositionKind::rotary), nullptr, nullptr);
   EXPECT_EQ(generate(learned, "0123456789", {.max_new_tokens = 9}).tokens.size(), 9u);
   EXPECT_EQ(generate(rotary, "0123456789", {.max_new_tokens = 9}).tokens.size(), 3u);
-  EXPECT_EQ(generate(rotary, "0123456789", {.max_new_tokens = 9, .rollover = Rollover::window}).tokens.size(), 9u);
+  EXPECT_EQ(generate(rotary, "0123456789", {.max_new_tokens = 9, .rollover = Rollover::window}).tokens.size(),
+            9u);
 }
 
 TEST(Generation, LongPromptsAreCropped) {
   const auto model = small_model(12);
   for (const GenerationOptions& options :
-       {GenerationOptions{.rollover = Rollover::window}, GenerationOptions{.rollover = Rollover::keep, .rollover_keep = 3}}) {
+       {GenerationOptions{.rollover = Rollover::window},
+        GenerationOptions{.rollover = Rollover::keep, .rollover_keep = 3}}) {
     Generator generator(model, nullptr, nullptr);
     generator.start("????0123456789ab", options);
     EXPECT_EQ(copy(generator.logits()), fresh_logits(model, byte_tokenizer()->encode("0123456789ab")));
@@ -539,7 +567,9 @@ TEST(Generation, ACancelledReplayIsMadeUpForByTheNextCall) {
 
 TEST(Generation, MemoryFailuresLoseNothing) {
   const auto model = small_model(12, special_tokenizer(true));
-  const GenerationOptions options{.max_new_tokens = 20, .sampling = {.temperature = 1}, .ignore_eos = true,
+  const GenerationOptions options{.max_new_tokens = 20,
+                                  .sampling = {.temperature = 1},
+                                  .ignore_eos = true,
                                   .stop_strings = {"abcabcabcabcabcabcabcabcabcabcabc"}};
   Generator undisturbed(model, nullptr, nullptr);
   const Output expected = generate(undisturbed, "0123456789", options);
@@ -563,13 +593,16 @@ TEST(Generation, MemoryFailuresLoseNothing) {
     test::fail_new_after(-1);
   }
   EXPECT_EQ(out, expected);
-  EXPECT_GE(test::fail_every_allocation(&test::fail_new_after, [&] { Generator(model, nullptr, nullptr); }, nothing_runs), 5);
+  EXPECT_GE(test::fail_every_allocation(
+                &test::fail_new_after, [&] { Generator(model, nullptr, nullptr); }, nothing_runs),
+            5);
 }
 
 TEST(Generation, AFailedReplayEmptiesTheCache) {
   const auto model = small_model(12);
   // Token 264 of this model cannot be decoded, so that the replay fails.
-  const auto bad = test::random_model(model->config(), DType::f32, {.tokenizer = byte_tokenizer(), .last_token_overflows = true});
+  const auto bad = test::random_model(model->config(), DType::f32,
+                                      {.tokenizer = byte_tokenizer(), .last_token_overflows = true});
   Generator generator(bad, nullptr, nullptr);
   generator.start("0123456789ab", {.max_new_tokens = 5});
   force(generator, 264);
@@ -604,7 +637,8 @@ TEST(Generation, FactoriesAreInterchangeable) {
   Generator expected(model, nullptr, nullptr);
   const GenerationOptions options{.max_new_tokens = 70, .sampling = {.temperature = 1}};
   const Output output = generate(expected, "abc", options);
-  for (const KvCacheFactoryOptions& kind : {KvCacheFactoryOptions{.page_size = 3}, KvCacheFactoryOptions{.kind = KvCacheKind::contiguous}}) {
+  for (const KvCacheFactoryOptions& kind :
+       {KvCacheFactoryOptions{.page_size = 3}, KvCacheFactoryOptions{.kind = KvCacheKind::contiguous}}) {
     const auto factory = make_kv_cache_factory(*model, kind);
     Generator a(model, nullptr, factory), b(model, nullptr, factory);
     EXPECT_EQ(generate(a, "abc", options), output);
