@@ -109,15 +109,11 @@ RIFTCO_INLINE void tile_scores(const KeyTile& tile, const float* queries, uint32
     RIFTCO_UNROLL
     for (int n = 0; n < N; n++)
       key[n] = tile.key[g + uint32_t(n)], stride[n] = tile.key_stride[g + uint32_t(n)];
-    RIFTCO_UNROLL
-    for (int r = 0; r < R; r++) RIFTCO_UNROLL
-    for (int n = 0; n < N; n++) acc[r][n] = F16::splat(0);
+    each(acc, [](F16& a, size_t, size_t) { a = F16::splat(0); });
     multiply(
         acc, head_width, [queries](size_t d, int r) { return queries[d * R + size_t(r)]; },
         [&](size_t d, int n) { return F16::load(key[n] + d * stride[n]); });
-    RIFTCO_UNROLL
-    for (int r = 0; r < R; r++) RIFTCO_UNROLL
-    for (int n = 0; n < N; n++) acc[r][n].store(scores[r] + 16 * (g + uint32_t(n)));
+    each(acc, [&](F16 a, size_t r, size_t n) { a.store(scores[r] + 16 * (g + n)); });
   }
 }
 
@@ -150,10 +146,10 @@ template <int R, int N>
 RIFTCO_INLINE void add_values(const KeyTile& tile, const float (*p)[kKeyTile], uint32_t from, uint32_t to,
                               const float* correction, float* output, size_t padded, size_t d) {
   F16 acc[R][N];
-  RIFTCO_UNROLL
-  for (int r = 0; r < R; r++) RIFTCO_UNROLL
-  for (int n = 0; n < N; n++)
-    acc[r][n] = F16::load(output + size_t(r) * padded + d + 16 * n) * F16::splat(correction[r]);
+  output += d;
+  each(acc, [&](F16& a, size_t r, size_t n) {
+    a = F16::load(output + r * padded + 16 * n) * F16::splat(correction[r]);
+  });
   for (uint32_t j = from; j < to;) {
     const uint32_t end = smaller(to, (j / 16 + 1) * 16);
     const float* value = tile.value[j / 16] + j % 16 * padded + d;
@@ -162,9 +158,7 @@ RIFTCO_INLINE void add_values(const KeyTile& tile, const float (*p)[kKeyTile], u
         [value, padded](size_t t, int n) { return F16::load(value + t * padded + 16 * n); });
     j = end;
   }
-  RIFTCO_UNROLL
-  for (int r = 0; r < R; r++) RIFTCO_UNROLL
-  for (int n = 0; n < N; n++) acc[r][n].store(output + size_t(r) * padded + d + 16 * n);
+  each(acc, [&](F16 a, size_t r, size_t n) { a.store(output + r * padded + 16 * n); });
 }
 template <int R>
 RIFTCO_INLINE void add_all_values(const KeyTile& tile, const float (*p)[kKeyTile], uint32_t from, uint32_t to,

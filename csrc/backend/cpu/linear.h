@@ -19,6 +19,16 @@ RIFTCO_INLINE void with_rows(uint32_t rows, Fn fn) {
   fn.template operator()<kMost>();
 }
 
+// Calls fn(acc[r][n], r, n) for all of them.
+template <int R, int N, class Fn>
+RIFTCO_INLINE void each(F16 (&acc)[R][N], Fn fn) {
+  RIFTCO_UNROLL
+  for (int r = 0; r < R; r++) {
+    RIFTCO_UNROLL
+    for (int n = 0; n < N; n++) fn(acc[r][n], size_t(r), size_t(n));
+  }
+}
+
 // acc[r][n] = fma(a(t, r), b(t, n), acc[r][n]) for t = 0, 1, ...
 template <int R, int N, class A, class B>
 RIFTCO_INLINE void multiply(F16 (&acc)[R][N], size_t steps, A a, B b) {
@@ -104,15 +114,11 @@ template <class Element, int R, int N>
 RIFTCO_INLINE void float_columns(const Element* w, const float* x, uint32_t inputs, const Output& to,
                                  size_t row, uint32_t column) {
   F16 acc[R][N];
-  RIFTCO_UNROLL
-  for (int r = 0; r < R; r++) RIFTCO_UNROLL
-  for (int n = 0; n < N; n++) acc[r][n] = F16::splat(0);
+  each(acc, [](F16& a, size_t, size_t) { a = F16::splat(0); });
   multiply(
       acc, inputs, [x](size_t t, int r) { return x[t * R + size_t(r)]; },
       [w](size_t t, int n) { return load16(w + t * kFloatPanel + 16 * size_t(n)); });
-  RIFTCO_UNROLL
-  for (int r = 0; r < R; r++) RIFTCO_UNROLL
-  for (int n = 0; n < N; n++) to.put(row + size_t(r), column + 16 * uint32_t(n), acc[r][n]);
+  each(acc, [&](F16 a, size_t r, size_t n) { to.put(row + r, column + 16 * uint32_t(n), a); });
 }
 
 // The whole panel at once where its accumulators fit in registers, else vector by vector.
