@@ -76,6 +76,7 @@ static void test_create(void) {
   /* embedding, two layers of q, k, v, o, gate, up, down and two norms, the final norm */
   CHECK(info.parameter_count == 300 * 32 + 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 48 * 32 + 2 * 32) + 32);
   CHECK(info.weight_bytes >= 4 * info.parameter_count);
+  CHECK(info.workspace_bytes < 1 << 30);
   REFUSED(rt_model_get_config(NULL, &got), RT_INVALID_ARGUMENT, "model is NULL");
   REFUSED(rt_model_get_info(model, NULL), RT_INVALID_ARGUMENT, "info is NULL");
 }
