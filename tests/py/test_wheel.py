@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from pathlib import Path
 
@@ -36,13 +38,25 @@ def test_no_stray_files(wheel: Path) -> None:
 
 
 def test_installed_wheel_generates(wheel: Path, rift_path: Path, tmp_path: Path) -> None:
-    target = tmp_path / "site"
-    environment = {**os.environ, "PYTHONPATH": str(target)}
+    """In an environment of its own, which sees this one's dependencies but not its editable package."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    bin = tmp_path / "venv" / "bin"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(bin / "python")]
+    subprocess.check_output([*pip, "install", "-q", "--no-deps", "--no-index", str(wheel)])
+    environment = {**os.environ, "PYTHONPATH": sysconfig.get_paths()["purelib"]}
 
-    def python(*arguments: str) -> str:
-        return subprocess.check_output([sys.executable, *arguments], env=environment, cwd=tmp_path, text=True)
+    def output(program: str, *arguments: str) -> str:
+        return subprocess.check_output([bin / program, *arguments], env=environment, cwd=tmp_path, text=True)
 
-    python("-m", "pip", "install", "--no-deps", "--no-index", "--target", str(target), str(wheel))
-    assert python("-m", "riftco_transformer", "generate", str(rift_path), "a", "--max-new-tokens=3")
-    where = "import riftco_transformer; print(riftco_transformer.__file__)"
-    assert Path(python("-c", where).strip()).is_relative_to(target)
+    assert output("riftco", "generate", str(rift_path), "a", "--max-new-tokens=3")
+    where = output("python", "-c", "import riftco_transformer; print(riftco_transformer.__file__)")
+    assert Path(where.strip()).is_relative_to(tmp_path / "venv")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads an ELF file")
+def test_library_needs_nothing_but_the_c_library(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        library = archive.extract("riftco_transformer/libriftco.so.2", tmp_path)
+    dynamic = subprocess.check_output(["readelf", "-d", library], text=True)
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
+    assert [name for name in needed if not name.startswith(("libc.", "libm.", "ld-linux"))] == []
