@@ -48,16 +48,14 @@ lint: build-test
 SANITIZED := -Dbuildtype=plain -Doptimization=1 -Db_lundef=false -Db_ndebug=false -Dwerror=false -Dtests=enabled \
   -Dcpp_args='-g1 -fno-omit-frame-pointer -fno-sanitize-recover=all'
 
-sanitize: setup-test ## unit tests under ASan and UBSan, scalar and the widest instruction set
+sanitize: setup-test ## unit tests under ASan and UBSan, with the widest instruction set and, where it matters, scalar
 	@[ -f build-asan/build.ninja ] || meson setup build-asan -Db_sanitize=address,undefined $(SANITIZED)
-	ninja -C build-asan
-	RIFTCO_CPU_ISA=scalar meson test -C build-asan --no-rebuild --print-errorlogs --timeout-multiplier 4
-	meson test -C build-asan --no-rebuild --print-errorlogs --timeout-multiplier 4
+	meson test -C build-asan --print-errorlogs --timeout-multiplier 4
+	RIFTCO_CPU_ISA=scalar meson test -C build-asan --no-rebuild --print-errorlogs --timeout-multiplier 4 model serve
 
 threads: setup-test ## the unit tests that start threads, under TSan
 	@[ -f build-tsan/build.ninja ] || meson setup build-tsan -Db_sanitize=thread $(SANITIZED)
-	ninja -C build-tsan
-	meson test -C build-tsan --no-rebuild --print-errorlogs --timeout-multiplier 4 --test-args='--gtest_filter=*Threads*'
+	meson test -C build-tsan --suite threads --print-errorlogs --timeout-multiplier 4 --test-args='--gtest_filter=*Threads*'
 
 oracle: build-test ## make the golden files again from the packages that own the truth (torch, transformers: gigabytes)
 	python3 -m venv build/oracle
