@@ -64,8 +64,9 @@ oracle: build-test ## make the golden files again from the packages that own the
 	export RIFTCO_SMOLLM2_GGUF; for script in tests/golden/*/make_*.py; do build/oracle/bin/python $$script || exit; done
 	git diff --stat -- tests/golden
 
-bench: build ## speed and memory on this machine
-	python benchmarks/bench.py
+bench: build ## speed of the kernels on this machine
+	ninja -C build bench_kernels
+	build/benchmarks/bench_kernels
 
 format: setup-test ## rewrite the sources in the project's style
 	clang-format -i $(CPP_FILES)
