@@ -252,5 +252,25 @@ TEST_P(Attention, ExtremeScoresEqualTheReference) {
   }
 }
 
+// A sum that underflows to -0 stays -0 in rows that do not see the later segments of their unit.
+TEST_P(Attention, SegmentsThatARowDoesNotSeeAreNotFolded) {
+  for (bool split : {false, true}) {
+    Sequence sequence(kernels(), {4, 1, 1, 16, 0}, 260, 6);
+    for (uint32_t p = 0; p < 260; p++)
+      for (uint32_t d = 0; d < 4; d++) {
+        sequence.query(p)[d] = 10;
+        sequence.key(p)[d] = p == 0 ? 5 : 0;
+        sequence.value(p)[d] = p == 0 ? 0.0f : -1e-45f;
+      }
+    ASSERT_TRUE(sequence.store(0, 260, 1));
+    const Floats got = sequence.attend(250, 10, split);
+    for (uint32_t r = 0; r < 10; r++) {
+      const Floats want = sequence.expected(250 + r);
+      for (uint32_t i = 0; i < 4; i++) ASSERT_TRUE(same(got[r * 4 + i], want[i])) << split << " " << r;
+    }
+    EXPECT_TRUE(std::signbit(got[0]));
+  }
+}
+
 }  // namespace
 }  // namespace riftco
