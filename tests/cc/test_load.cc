@@ -145,7 +145,7 @@ TEST(Load, InspectDescribesEveryFormat) {
 void expect_refused(const std::string& source, const std::function<void(json&)>& change, Status status,
                     const std::string& message) {
   const TemporaryFolder folder;
-  fs::copy(golden() / "models" / source, folder.path(), fs::copy_options::overwrite_existing);
+  fs::copy(golden() / "models" / source, folder.path());
   json config = json::parse(read_text(folder.path() / "config.json"));
   change(config);
   write_text(folder.path() / "config.json", config.dump());
