@@ -165,9 +165,10 @@ TEST(Generation, ThreadsCancelFromOutside) {
   cancellable.cancel = &cancel;
   std::atomic<bool> done{false};
   std::thread other([&] {
-    while (!done) {
+    // Ever longer pauses, so that on any machine calls are cancelled at first and get through in the end.
+    for (std::chrono::microseconds pause(50); !done; pause += pause / 4) {
       cancel.set();
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      std::this_thread::sleep_for(pause);
     }
   });
   for (bool cancelled = false; !cancelled;) {  // a prefill of many layers and row blocks
