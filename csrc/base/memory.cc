@@ -12,8 +12,8 @@ namespace riftco {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kMapped =
-    size_t(1) << 20;  // from here on memory is mapped, so that untouched parts cost nothing
+// From here on memory is mapped: it comes zeroed, and parts that are not touched cost nothing.
+constexpr size_t kMapped = size_t(1) << 17;
 constexpr size_t kHugePage = size_t(2) << 20;
 
 std::atomic<int64_t> countdown{-1};
