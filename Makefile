@@ -48,6 +48,8 @@ lint: build-test
 SANITIZED := -Dbuildtype=plain -Doptimization=1 -Db_lundef=false -Db_ndebug=false -Dwerror=false -Dtests=enabled \
   -Dcpp_args='-g1 -fno-omit-frame-pointer -fno-sanitize-recover=all'
 
+# Without the comparisons of whole sessions: the same code runs in the other tests, and under sanitizers they take minutes.
+sanitize: export GTEST_FILTER := -*Exactness*
 sanitize: setup-test ## unit tests under ASan and UBSan, with the widest instruction set and, where it matters, scalar
 	@[ -f build-asan/build.ninja ] || meson setup build-asan -Db_sanitize=address,undefined $(SANITIZED)
 	meson test -C build-asan --print-errorlogs --timeout-multiplier 4
@@ -64,7 +66,8 @@ oracle: build-test ## make the golden files again from the packages that own the
 	export RIFTCO_SMOLLM2_GGUF; for script in tests/golden/*/make_*.py; do build/oracle/bin/python $$script || exit; done
 	git diff --stat -- tests/golden
 
-bench: build ## speed of the kernels on this machine
+bench: build ## speed and memory of a model, and of the kernels, on this machine
+	python benchmarks/bench_model.py "$$(riftco pull $(MODEL))"
 	ninja -C build bench_kernels
 	build/benchmarks/bench_kernels
 
