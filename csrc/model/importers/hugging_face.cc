@@ -200,20 +200,21 @@ class HuggingFaceFolder : public ModelFile {
     }
   }
 
-  // Rows of W from a tensor [inputs, all outputs]: it is read whole, and kept while the same one is asked for again.
+  // Rows of W from a tensor [inputs, all outputs]: read whole at the first read, kept while the next are of the same.
   ParameterSource transposed(const SafetensorsReader& shard, const SafetensorsTensor& tensor, DType type,
                              uint64_t skipped, uint64_t all, uint32_t inputs) const {
-    if (whole_name_ != tensor.name) {
-      whole_name_.clear();
-      whole_ = std::make_shared<std::vector<std::byte>>(tensor.bytes);
-      shard.read(tensor, 0, *whole_);
-      whole_name_ = tensor.name;
-    }
     const size_t element = dtype_info(type).bytes;
     return {type, 1,
-            [whole = whole_, element, skipped, all, inputs](uint32_t first, uint32_t count, std::byte* out) {
+            [this, &shard, &tensor, element, skipped, all, inputs](uint32_t first, uint32_t count,
+                                                                   std::byte* out) {
+              if (whole_name_ != tensor.name) {
+                whole_name_.clear();
+                whole_.resize(tensor.bytes);
+                shard.read(tensor, 0, whole_);
+                whole_name_ = tensor.name;
+              }
               for (uint32_t i = 0; i < inputs; i++) {
-                const std::byte* from = whole->data() + (i * all + skipped + first) * element;
+                const std::byte* from = whole_.data() + (i * all + skipped + first) * element;
                 for (uint32_t o = 0; o < count; o++, from += element)
                   std::copy_n(from, element, out + (size_t(o) * inputs + i) * element);
               }
@@ -228,7 +229,7 @@ class HuggingFaceFolder : public ModelFile {
   std::map<std::string, size_t> tensors_;  // name -> index into shards_
   mutable std::set<std::string> read_;
   mutable std::string whole_name_;
-  mutable std::shared_ptr<std::vector<std::byte>> whole_;
+  mutable std::vector<std::byte> whole_;
 };
 
 }  // namespace
