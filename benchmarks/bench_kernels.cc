@@ -277,7 +277,9 @@ void bench_attention(Bench& bench, uint32_t rows, uint32_t context) {
   for (uint32_t p = 0; p < context; p++) all.push_back({&view, p});
   std::vector<float> q = floats(size_t(context) * heads * 64, 3), kv = floats(size_t(context) * 3 * 64, 3),
                      out(size_t(rows) * heads * 64);
-  k.store({all.data(), context, 0, heads, 3, 64, 0, nullptr, q.data(), kv.data(), kv.data()}, {});
+  k.store(
+      {all.data(), context, 0, heads, 3, 64, nullptr, nullptr, 0, 0, nullptr, q.data(), kv.data(), kv.data()},
+      {});
   const uint32_t segments = (context - 1) / kKeySegment + 1;
   std::vector<std::unique_ptr<Buffer>> scratch;
   for (int i = 0; i < 64; i++)
@@ -288,7 +290,7 @@ void bench_attention(Bench& bench, uint32_t rows, uint32_t context) {
       name, {},
       [&](Share share) {
         const AttentionArgs args = {
-            all.data() + context - rows, 0, heads, 3, 64, 0.125f, q.data(), out.data(), nullptr,
+            all.data() + context - rows, 0, heads, 3, 64, kAllKeys, 0.125f, q.data(), out.data(), nullptr,
             scratch[share.index]->data()};
         uint32_t unit = 0;
         for (uint32_t first = 0; first < rows; first += kMaxUnitRows)

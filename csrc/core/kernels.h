@@ -21,7 +21,8 @@
 //       fold of two segments in order, also on one thread:
 //              m' = max(a.m, b.m); ca = exp(a.m - m'), cb = exp(b.m - m');
 //              l = fma(a.l, ca, b.l * cb); O = fma(a.O, ca, b.O * cb);   the row's result is O / l
-//     masked keys never enter (not multiplied by zero); exp of minus infinity is exactly 0, NaN stays NaN;
+//     a row sees the newest `window` keys up to its own; its first segment is the one of the first key that it sees;
+//     other keys never enter (not multiplied by zero); exp of minus infinity is exactly 0, NaN stays NaN;
 //   - exp, erf, tanh, sin, cos are the project's own (core/math.h), with written fused multiply-adds.
 //
 // Work split: in a step every worker of the region calls the same kernel with its Share and does its part;
@@ -43,6 +44,7 @@ struct Share {
 inline constexpr uint32_t kMaxBlockRows = 256;  // rows of a step are run in blocks of at most this many
 inline constexpr uint32_t kKeyTile = 64;        // keys per attention tile
 inline constexpr uint32_t kKeySegment = 256;    // keys per attention segment
+inline constexpr uint32_t kAllKeys = UINT32_MAX;
 
 // Which forms of an activation the matrices that read it want.
 inline constexpr uint32_t kOperandFloat = 1, kOperandInt8 = 2;
@@ -99,9 +101,10 @@ struct PackArgs {  // operand row r = x[r]
   Operand out;
 };
 
-struct RotaryArgs {  // cosines and sines of position * inverse frequency, computed in double, rounded once
+struct RotaryArgs {  // scale * cosines and sines of position * inverse frequency, in double, rounded once
   const double* inverse_frequencies;
   uint32_t pairs;
+  double scale;
   const uint32_t* positions;
   uint32_t rows;
   float* cos_sin;  // [rows, 2 * pairs]: cosines, then sines
@@ -110,15 +113,18 @@ struct RotaryArgs {  // cosines and sines of position * inverse frequency, compu
 // One row of a block, as attention sees it.
 struct AttentionRow {
   const CacheView* view;
-  uint32_t position;  // the row writes this position and reads keys 0 .. position
+  uint32_t position;  // the row writes this position and reads keys up to it
 };
 
-// Rotates q and k in place, then writes k and v into the row's cache page. Half-split pairs a = x[i],
-// b = x[i + pairs] become a cos - b sin and b cos + a sin, each operation rounded.
+// Normalises (rms, as `norm` does, each head by itself) and rotates q and k in place, then writes k and v into the row's
+// cache page. Half-split pairs a = x[i], b = x[i + pairs] become a cos - b sin and b cos + a sin, each operation rounded.
 struct StoreArgs {
   const AttentionRow* rows;
   uint32_t row_count;
   uint32_t layer, heads, kv_heads, head_width;
+  const float* q_norm;  // [head_width] or null: no norm
+  const float* k_norm;  // [head_width] or null
+  float norm_epsilon;
   uint32_t pairs;        // rotated pairs per head, 0: no rotation
   const float* cos_sin;  // [row_count, 2 * pairs]
   float* q;              // [row_count, heads * head_width]
@@ -139,6 +145,7 @@ inline constexpr uint32_t kMaxUnitRows = 16;
 struct AttentionArgs {
   const AttentionRow* rows;
   uint32_t layer, heads, kv_heads, head_width;
+  uint32_t window;     // keys that a row sees, its own included; kAllKeys: all
   float scale;         // 1 / sqrt(head_width)
   const float* q;      // [rows, heads * head_width], rotated
   float* context;      // [rows, heads * head_width]
@@ -146,9 +153,8 @@ struct AttentionArgs {
   std::byte* scratch;  // attention_scratch_bytes(heads / kv_heads, head_width), this worker's own
 };
 
-struct MergeArgs {  // folds `segments` partials of each row and head in order into the context
-  const AttentionUnit*
-      units;  // `segments` units of the same rows and head, in segment order, one segment each
+struct MergeArgs {             // folds `segments` partials of each row and head in order into the context
+  const AttentionUnit* units;  // `segments` units of the same rows and head: segments 0, 1, ..., one each
   uint32_t segments;
   const AttentionArgs* attention;
 };

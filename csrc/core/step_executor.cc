@@ -40,7 +40,9 @@ class LayerWalk {
                      arena_.tokens, arena_.positions, rows_, arena_.x},
                     share);
     if (pairs)
-      kernels_.rotary({m.inverse_frequencies.data(), pairs, arena_.positions, rows_, arena_.cos_sin}, share);
+      kernels_.rotary(
+          {m.inverse_frequencies.data(), pairs, m.rotary_scale, arena_.positions, rows_, arena_.cos_sin},
+          share);
     region.barrier();
     for (uint32_t l = 0; l < m.layers.size(); l++) {
       // The flag is read once a layer and by one worker; all see it after the barrier, so all leave together.
@@ -95,8 +97,10 @@ class LayerWalk {
   // Keys and values into the pages, then softmax(q k) v into the context.
   void attend(const Region& region, uint32_t layer) {
     const StepModel& m = model_;
+    const LayerWeights& weights = m.layers[layer];
     const bool stored =
         kernels_.store({arena_.attention_rows, rows_, layer, m.heads, m.kv_heads, m.head_width,
+                        weights.q_norm, weights.k_norm, m.norm_epsilon,
                         uint32_t(m.inverse_frequencies.size()), arena_.cos_sin, arena_.q, arena_.k, arena_.v},
                        {region.index(), region.count()});
     if (!stored) finite_.store(false, std::memory_order_relaxed);
@@ -106,6 +110,7 @@ class LayerWalk {
                              m.heads,
                              m.kv_heads,
                              m.head_width,
+                             weights.window,
                              1.0f / std::sqrt(float(m.head_width)),
                              arena_.q,
                              arena_.context,

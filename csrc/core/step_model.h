@@ -29,11 +29,14 @@ struct NormWeights {
 
 struct LayerWeights {
   NormWeights attention_norm, mlp_norm;
-  PackedMatrix q, k, v;  // outputs: heads * head_width, kv_heads * head_width twice; inputs: width
-  PackedMatrix o;        // [width, heads * head_width]
-  PackedMatrix gate;     // [mlp_width, width]; only with a gated activation
-  PackedMatrix up;       // [mlp_width, width]
-  PackedMatrix down;     // [width, mlp_width]
+  PackedMatrix q, k, v;           // outputs: heads * head_width, kv_heads * head_width twice; inputs: width
+  PackedMatrix o;                 // [width, heads * head_width]
+  PackedMatrix gate;              // [mlp_width, width]; only with a gated activation
+  PackedMatrix up;                // [mlp_width, width]
+  PackedMatrix down;              // [width, mlp_width]
+  const float* q_norm = nullptr;  // [head_width] or null
+  const float* k_norm = nullptr;  // [head_width] or null
+  uint32_t window = UINT32_MAX;   // keys that a row sees, its own included
 };
 
 struct StepModel {
@@ -42,6 +45,7 @@ struct StepModel {
   float norm_epsilon = 0;
   Activation activation = Activation::gelu_erf;
   std::span<const double> inverse_frequencies;  // rotary: one per rotated pair; empty with learned positions
+  double rotary_scale = 1;                      // of cosines and sines
   PackedMatrix token_embedding;     // [vocabulary, width]; with a tied head the same data as `head`
   PackedMatrix position_embedding;  // [positions, width]; learned positions only
   std::span<const LayerWeights> layers;

@@ -137,15 +137,22 @@ void KeyValueCache::append_and_attend(uint32_t layer, uint32_t first_row, const 
   for (uint32_t i = 0; i < input.rows; ++i) rows[i] = {&cache, length_ + first_row + i};
   std::vector<float> q(input.q.begin(), input.q.end()),
       k(input.k.begin(), input.k.end());  // store may rotate them
-  if (!kernels.store({rows.data(), input.rows, layer, input.heads, g.kv_heads, g.head_width, 0, nullptr,
-                      q.data(), k.data(), input.v.data()},
+  if (!kernels.store({rows.data(), input.rows, layer, input.heads, g.kv_heads, g.head_width, nullptr, nullptr,
+                      0, 0, nullptr, q.data(), k.data(), input.v.data()},
                      {}))
     fail(Status::non_finite, "a key or value of layer %u is not finite", layer);
   const Buffer scratch(nullptr, kernels.attention_scratch_bytes(input.heads / g.kv_heads, g.head_width),
                        "attention");
-  const AttentionArgs attention{rows.data(),   layer,          input.heads,
-                                g.kv_heads,    g.head_width,   1.0f / std::sqrt(float(g.head_width)),
-                                q.data(),      context.data(), nullptr,
+  const AttentionArgs attention{rows.data(),
+                                layer,
+                                input.heads,
+                                g.kv_heads,
+                                g.head_width,
+                                kAllKeys,
+                                1.0f / std::sqrt(float(g.head_width)),
+                                q.data(),
+                                context.data(),
+                                nullptr,
                                 scratch.data()};
   for (uint32_t head = 0; head < g.kv_heads; ++head) {
     for (uint32_t first = 0; first < input.rows; first += kMaxUnitRows) {

@@ -61,15 +61,16 @@ struct Segment {
   Floats o;
 };
 
-Segment segment(const float* q, const float* keys, const float* values, uint32_t count, uint32_t width,
-                float scale) {
+// Keys [from, count) of a segment.
+Segment segment(const float* q, const float* keys, const float* values, uint32_t from, uint32_t count,
+                uint32_t width, float scale) {
   Segment s;
   s.o.assign(width, 0);
-  for (uint32_t first = 0; first < count; first += kKeyTile) {
-    const uint32_t n = std::min(kKeyTile, count - first);
+  for (uint32_t first = from / kKeyTile * kKeyTile; first < count; first += kKeyTile) {
+    const uint32_t begin = std::max(from, first) - first, n = std::min(kKeyTile, count - first);
     Floats p(n);
     float m = s.m;
-    for (uint32_t j = 0; j < n; j++) {
+    for (uint32_t j = begin; j < n; j++) {
       float score = 0;
       for (uint32_t d = 0; d < width; d++)
         score = std::fma(q[d] * scale, keys[(first + j) * width + d], score);
@@ -78,7 +79,7 @@ Segment segment(const float* q, const float* keys, const float* values, uint32_t
     }
     const float c = math::exp(s.m - m);
     Lanes total;
-    for (uint32_t j = 0; j < n; j++) {
+    for (uint32_t j = begin; j < n; j++) {
       p[j] = math::exp(p[j] - m);
       total.v[j % 16] = total.v[j % 16] + p[j];
     }
@@ -86,7 +87,7 @@ Segment segment(const float* q, const float* keys, const float* values, uint32_t
     s.m = m;
     for (uint32_t d = 0; d < width; d++) {
       s.o[d] = s.o[d] * c;
-      for (uint32_t j = 0; j < n; j++) s.o[d] = std::fma(p[j], values[(first + j) * width + d], s.o[d]);
+      for (uint32_t j = begin; j < n; j++) s.o[d] = std::fma(p[j], values[(first + j) * width + d], s.o[d]);
     }
   }
   return s;
@@ -155,13 +156,13 @@ float activate(Activation kind, float gate, float up) {
   return 0;
 }
 
-Floats rotary(const std::vector<double>& inverse_frequencies, uint32_t position) {
+Floats rotary(const std::vector<double>& inverse_frequencies, uint32_t position, double scale) {
   const size_t pairs = inverse_frequencies.size();
   Floats out(2 * pairs);
   for (size_t i = 0; i < pairs; i++) {
     double sine, cosine;
     math::sin_cos(double(position) * inverse_frequencies[i], &sine, &cosine);
-    out[i] = float(cosine), out[pairs + i] = float(sine);
+    out[i] = float(scale * cosine), out[pairs + i] = float(scale * sine);
   }
   return out;
 }
@@ -175,14 +176,15 @@ void rotate(float* x, const Floats& cos_sin) {
   }
 }
 
-Floats attention(const float* q, const float* keys, const float* values, uint32_t count, uint32_t head_width,
-                 float scale) {
+Floats attention(const float* q, const float* keys, const float* values, uint32_t count, uint32_t window,
+                 uint32_t head_width, float scale) {
   Segment a;
-  for (uint32_t first = 0; first < count; first += kKeySegment) {
+  const uint32_t seen = count > window ? count - window : 0;
+  for (uint32_t first = seen / kKeySegment * kKeySegment; first < count; first += kKeySegment) {
     const uint32_t n = std::min(kKeySegment, count - first);
-    const Segment b =
-        segment(q, keys + first * head_width, values + first * head_width, n, head_width, scale);
-    if (first == 0) {
+    const Segment b = segment(q, keys + first * head_width, values + first * head_width,
+                              std::max(seen, first) - first, n, head_width, scale);
+    if (first <= seen) {
       a = b;
       continue;
     }

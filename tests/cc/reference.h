@@ -23,14 +23,14 @@ float dot(DType type, const std::byte* weights, const float* x, uint32_t inputs)
 Floats norm(NormKind kind, float epsilon, const Floats& x, const Floats& weight, const float* bias);
 float activate(Activation kind, float gate, float up);
 
-// Cosines, then sines, of one position.
-Floats rotary(const std::vector<double>& inverse_frequencies, uint32_t position);
+// Scaled cosines, then sines, of one position.
+Floats rotary(const std::vector<double>& inverse_frequencies, uint32_t position, double scale = 1);
 // One head in place; cos_sin as from rotary().
 void rotate(float* x, const Floats& cos_sin);
 
-// One query head over keys and values [count][head_width].
-Floats attention(const float* q, const float* keys, const float* values, uint32_t count, uint32_t head_width,
-                 float scale);
+// One query head over the newest `window` of keys and values [count][head_width].
+Floats attention(const float* q, const float* keys, const float* values, uint32_t count, uint32_t window,
+                 uint32_t head_width, float scale);
 
 float exp_row(const Floats& x, float shift, float scale, Floats* out);
 

@@ -9,6 +9,8 @@ using reference::Floats;
 
 struct Shape {
   uint32_t head_width, kv_heads, group, page_size, pairs;
+  uint32_t window = kAllKeys;
+  bool norms = false;  // of q and k
 };
 
 // One sequence's cache, filled position by position through `store`. What was not stored is NaN.
@@ -27,10 +29,13 @@ class Sequence {
     q_ = random_.floats(size_t(length) * heads() * s.head_width, 2);
     k_ = random_.floats(size_t(length) * s.kv_heads * s.head_width, 2);
     v_ = random_.floats(size_t(length) * s.kv_heads * s.head_width, 2);
+    q_norm_ = random_.floats(s.head_width, 2), k_norm_ = random_.floats(s.head_width, 2);
     for (uint32_t p = 0; p < length; p++) rows_.push_back({&view_, p});
   }
 
   static constexpr uint32_t kLayers = 2, kLayer = 1;
+  static constexpr double kScale = 1.1;     // of cosines and sines
+  static constexpr float kEpsilon = 1e-3f;  // of the norms of q and k
   uint32_t heads() const { return shape_.kv_heads * shape_.group; }
   const CacheView& view() const { return view_; }
   float scale() const { return 1.0f / std::sqrt(float(shape_.head_width)); }
@@ -43,12 +48,13 @@ class Sequence {
     bool finite = true;
     for (uint32_t w = 0; w < workers; w++)
       if (shape_.pairs)
-        kernels_.rotary({frequencies_.data(), shape_.pairs, positions.data(), count, cos_sin.data()},
+        kernels_.rotary({frequencies_.data(), shape_.pairs, kScale, positions.data(), count, cos_sin.data()},
                         {w, workers});
     for (uint32_t w = 0; w < workers; w++)
       finite &=
           kernels_.store({rows_.data() + first, count, kLayer, heads(), shape_.kv_heads, shape_.head_width,
-                          shape_.pairs, cos_sin.data(), query(first), key(first), value(first)},
+                          shape_.norms ? q_norm_.data() : nullptr, shape_.norms ? k_norm_.data() : nullptr,
+                          kEpsilon, shape_.pairs, cos_sin.data(), query(first), key(first), value(first)},
                          {w, workers});
     return finite;
   }
@@ -60,9 +66,10 @@ class Sequence {
     Memory scratch(kernels_.attention_scratch_bytes(shape_.group, shape_.head_width));
     Memory partials(size_t(segments) * slots_of_unit * kernels_.attention_slot_floats(shape_.head_width) *
                     sizeof(float));
-    const AttentionArgs args = {rows_.data() + first, kLayer,        heads(),      shape_.kv_heads,
-                                shape_.head_width,    scale(),       query(first), context.data(),
-                                partials.floats(),    scratch.data()};
+    const AttentionArgs args = {
+        rows_.data() + first, kLayer,  heads(),      shape_.kv_heads, shape_.head_width,
+        shape_.window,        scale(), query(first), context.data(),  partials.floats(),
+        scratch.data()};
     for (uint32_t h = 0; h < shape_.kv_heads; h++) {
       std::vector<AttentionUnit> units;
       if (!split) {
@@ -89,7 +96,7 @@ class Sequence {
         values.insert(values.end(), v_.begin() + at, v_.begin() + at + width);
       }
       const Floats o = reference::attention(query(position) + h * width, keys.data(), values.data(),
-                                            position + 1, width, scale());
+                                            position + 1, shape_.window, width, scale());
       out.insert(out.end(), o.begin(), o.end());
     }
     return out;
@@ -99,6 +106,16 @@ class Sequence {
   float* key(uint32_t p) { return k_.data() + size_t(p) * shape_.kv_heads * shape_.head_width; }
   float* value(uint32_t p) { return v_.data() + size_t(p) * shape_.kv_heads * shape_.head_width; }
   const std::vector<double>& frequencies() const { return frequencies_; }
+  // A head of q or k of position p, as store is to make it, from what it was.
+  void transform(float* x, bool is_key, uint32_t p) const {
+    const Floats before(x, x + shape_.head_width);
+    if (shape_.norms) {
+      const Floats normed =
+          reference::norm(NormKind::rms, kEpsilon, before, is_key ? k_norm_ : q_norm_, nullptr);
+      std::copy(normed.begin(), normed.end(), x);
+    }
+    reference::rotate(x, reference::rotary(frequencies_, p, kScale));
+  }
   AttentionRow& row(uint32_t p) { return rows_[p]; }
 
  private:
@@ -110,17 +127,17 @@ class Sequence {
   std::vector<std::byte*> addresses_;
   CacheView view_;
   std::vector<double> frequencies_;
-  Floats q_, k_, v_;
+  Floats q_, k_, v_, q_norm_, k_norm_;
   std::vector<AttentionRow> rows_;
 };
 
 class Attention : public KernelTest {
  protected:
-  // Rows at [first, first + rows), all earlier positions stored in uneven pieces; later slots stay NaN.
+  // Rows at [first, first + rows), all positions that they see stored in uneven pieces; the other slots stay NaN.
   void check(const Shape& s, uint32_t first, uint32_t rows, bool split, uint64_t seed) {
     Sequence sequence(kernels(), s, first + rows, seed);
     Random random(seed);
-    for (uint32_t p = 0; p < first + rows;) {
+    for (uint32_t p = first >= s.window ? first - s.window + 1 : 0; p < first + rows;) {
       const uint32_t n = std::min(first + rows - p, 1 + random.below(70));
       ASSERT_TRUE(sequence.store(p, n, 1 + random.below(4)));
       p += n;
@@ -178,6 +195,32 @@ TEST_P(Attention, RandomShapes) {
   }
 }
 
+TEST_P(Attention, WindowsHideWhatLiesBeforeThem) {
+  for (uint32_t window : {1u, 2u, 15u, 16u, 17u, 63u, 64u, 65u, 200u, 256u, 257u, 600u})
+    for (uint32_t first : {0u, 14u, 62u, 64u, 250u, 256u, 300u, 511u, 530u})
+      for (bool split : {false, true})
+        for (uint32_t rows : {1u, 3u, kMaxUnitRows}) {
+          static constexpr uint32_t kPages[] = {1, 3, 16, 24, 64, 1000};
+          const uint32_t seed = window + first + rows;
+          check({20, 1, 1 + seed % 3, kPages[seed % 6], 10, window}, first, rows, split, seed);
+        }
+}
+
+TEST_P(Attention, HeadsOfAnyWidthAreNormalised) {
+  for (uint32_t head_width : {1u, 4u, 15u, 20u, 64u, 130u}) {
+    const Shape shape = {head_width, 2, 2, 16, head_width / 2, kAllKeys, true};
+    Sequence sequence(kernels(), shape, 3, head_width), before(kernels(), shape, 3, head_width);
+    ASSERT_TRUE(sequence.store(0, 3, 2));
+    for (uint32_t p = 0; p < 3; p++)
+      for (uint32_t h = 0; h < 4; h++) {
+        sequence.transform(before.query(p) + head_width * h, false, p);
+        for (uint32_t i = 0; i < head_width; i++)
+          ASSERT_TRUE(same(sequence.query(p)[head_width * h + i], before.query(p)[head_width * h + i]))
+              << head_width << " " << p << " " << h << " " << i;
+      }
+  }
+}
+
 // All rows of a unit, not only its first and last.
 TEST_P(Attention, RowsOfAUnitDoNotTouchEachOther) {
   Sequence sequence(kernels(), {20, 2, 3, 16, 10}, 270, 5);
@@ -193,13 +236,12 @@ TEST_P(Attention, RowsOfAUnitDoNotTouchEachOther) {
 TEST_P(Attention, StoreRotatesAndReadReturnsWhatWasStored) {
   for (uint32_t pairs : {0u, 1u, 10u, 16u, 20u, 32u})
     for (uint32_t page : {1u, 16u, 24u}) {
-      const Shape shape = {64, 3, 2, page, pairs};
+      const Shape shape = {64, 3, 2, page, pairs, kAllKeys, page != 16};
       Sequence sequence(kernels(), shape, 40, pairs), before(kernels(), shape, 40, pairs);
       ASSERT_TRUE(sequence.store(0, 33, 3));
       for (uint32_t p = 0; p < 33; p++) {
-        const Floats angles = reference::rotary(sequence.frequencies(), p);
-        for (uint32_t h = 0; h < 6; h++) reference::rotate(before.query(p) + 64 * h, angles);
-        for (uint32_t h = 0; h < 3; h++) reference::rotate(before.key(p) + 64 * h, angles);
+        for (uint32_t h = 0; h < 6; h++) sequence.transform(before.query(p) + 64 * h, false, p);
+        for (uint32_t h = 0; h < 3; h++) sequence.transform(before.key(p) + 64 * h, true, p);
         Floats k(3 * 64), v(3 * 64);
         kernels().kv_read(sequence.view(), Sequence::kLayer, p, k.data(), v.data());
         for (uint32_t i = 0; i < 6 * 64; i++)

@@ -67,18 +67,26 @@ void gather_group(const CacheView& view, uint32_t layer, uint32_t kv_head, uint3
   }
 }
 
-// The tile of `count` keys from `first` on. Groups behind it repeat the first: readable, never used.
-KeyTile find_tile(const CacheView& view, uint32_t layer, uint32_t kv_head, uint32_t first, uint32_t count,
+// Keys [from, to) of a tile, those that a line sees.
+struct Visible {
+  uint32_t from, to;
+
+  RIFTCO_INLINE bool any() const { return from < to; }
+  // `yes` for the keys in this, `no` for the others, of the group from key j on.
+  RIFTCO_INLINE F16 choose(uint32_t j, F16 yes, F16 no) const {
+    yes = select(first_lanes(to - j), yes, no);
+    return from > j ? select(first_lanes(from - j), no, yes) : yes;
+  }
+};
+
+// Keys `wanted` of the tile from position `first` on. Groups around them repeat the first: readable, never used.
+KeyTile find_tile(const CacheView& view, uint32_t layer, uint32_t kv_head, uint32_t first, Visible wanted,
                   const Scratch& scratch) {
   const KvGeometry& g = *view.geometry;
   KeyTile tile;
-  for (uint32_t i = 0; i < kGroups; i++) {
-    const uint32_t position = first + 16 * i;
-    if (16 * i >= count) {
-      tile.key[i] = tile.key[0], tile.key_stride[i] = tile.key_stride[0], tile.value[i] = tile.value[0];
-      continue;
-    }
-    const uint32_t n = smaller(16, count - 16 * i);
+  const uint32_t begin = wanted.from / 16;
+  for (uint32_t i = begin; 16 * i < wanted.to; i++) {
+    const uint32_t position = first + 16 * i, n = smaller(16, wanted.to - 16 * i);
     if (position % g.page_size + n <= g.page_size) {
       const HeadSlot slot = head_slot(view, layer, kv_head, position);
       tile.key[i] = slot.key, tile.key_stride[i] = g.page_size, tile.value[i] = slot.value;
@@ -89,6 +97,10 @@ KeyTile find_tile(const CacheView& view, uint32_t layer, uint32_t kv_head, uint3
       tile.key[i] = keys, tile.key_stride[i] = 16, tile.value[i] = values;
     }
   }
+  for (uint32_t i = 0; i < kGroups; i++)
+    if (i < begin || 16 * i >= wanted.to)
+      tile.key[i] = tile.key[begin], tile.key_stride[i] = tile.key_stride[begin],
+      tile.value[i] = tile.value[begin];
   return tile;
 }
 
@@ -99,10 +111,10 @@ inline constexpr int kAcross = R * 4 <= kAccumulators   ? 4
                                                         : 1;
 
 template <int R>
-RIFTCO_INLINE void tile_scores(const KeyTile& tile, const float* queries, uint32_t head_width,
-                               uint32_t groups, float (*scores)[kKeyTile]) {
+RIFTCO_INLINE void tile_scores(const KeyTile& tile, const float* queries, uint32_t head_width, Visible wanted,
+                               float (*scores)[kKeyTile]) {
   constexpr int N = kAcross<R>;
-  for (uint32_t g = 0; g < groups; g += N) {
+  for (uint32_t g = wanted.from / 16 / N * N; 16 * g < wanted.to; g += N) {
     const float* key[N];
     size_t stride[N];
     F16 acc[R][N];
@@ -124,16 +136,17 @@ RIFTCO_INLINE float exp_one(float x) {
 }
 
 // Scores of one line become probabilities; returns what its earlier sums are to be multiplied with.
-float tile_softmax(float* scores, uint32_t visible, float* maximum, float* total) {
+float tile_softmax(float* scores, Visible visible, float* maximum, float* total) {
   F16 most = F16::splat(*maximum);
-  for (uint32_t j = 0; j < visible; j += 16)
-    most = select(first_lanes(visible - j), max_nan(most, F16::load(scores + j)), most);
+  const uint32_t begin = visible.from / 16 * 16;
+  for (uint32_t j = begin; j < visible.to; j += 16)
+    most = visible.choose(j, max_nan(most, F16::load(scores + j)), most);
   const float now = largest(most), correction = exp_one(*maximum - now);
   F16 added = F16::splat(0);
-  for (uint32_t j = 0; j < visible; j += 16) {
+  for (uint32_t j = begin; j < visible.to; j += 16) {
     const F16 p = formulas::exp(F16::load(scores + j) - F16::splat(now));
     p.store(scores + j);
-    added = select(first_lanes(visible - j), added + p, added);
+    added = visible.choose(j, added + p, added);
   }
   *maximum = now;
   *total = __builtin_fmaf(*total, correction, sum(added));
@@ -170,26 +183,35 @@ RIFTCO_INLINE void add_all_values(const KeyTile& tile, const float (*p)[kKeyTile
   for (; d < padded; d += 16) add_values<R, 1>(tile, p, from, to, correction, output, padded, d);
 }
 
-// One tile of keys for R lines of which line r sees the first visible[r] keys; a line that sees none is left alone.
+// One tile of keys for R lines of which line r sees the keys visible[r]; a line that sees none is left alone. Each line
+// takes its keys in order: those before the keys that all lines see, these for all lines at once, those behind them.
 template <int R>
-void tile_step(const KeyTile& tile, const float* queries, const uint32_t* visible, uint32_t head_width,
+void tile_step(const KeyTile& tile, const float* queries, const Visible* visible, uint32_t head_width,
                const Sums& sums) {
   const size_t padded = padded_width(head_width);
   alignas(64) float p[R][kKeyTile];
-  uint32_t common = kKeyTile, most = 0;
+  Visible some = {kKeyTile, 0}, all = {0, kKeyTile};
   for (int r = 0; r < R; r++) {
-    common = smaller(common, visible[r]);
-    most = most > visible[r] ? most : visible[r];
+    all = {larger(all.from, visible[r].from), smaller(all.to, visible[r].to)};
+    if (visible[r].any()) some = {smaller(some.from, visible[r].from), larger(some.to, visible[r].to)};
   }
-  tile_scores<R>(tile, queries, head_width, uint32_t(ceil_div(most, 16)), p);
+  if (!all.any()) all = {kKeyTile, kKeyTile};
+  tile_scores<R>(tile, queries, head_width, some, p);
   float correction[R];
+  for (int r = 0; r < R; r++) {
+    correction[r] =
+        visible[r].any() ? tile_softmax(p[r], visible[r], sums.maximum + r, sums.total + r) : 1.0f;
+    const uint32_t end = smaller(visible[r].to, all.from);
+    if (visible[r].from >= end) continue;
+    add_all_values<1>(tile, p + r, visible[r].from, end, correction + r, sums.output + size_t(r) * padded,
+                      padded);
+    correction[r] = 1;  // an exact factor
+  }
+  if (all.any()) add_all_values<R>(tile, p, all.from, all.to, correction, sums.output, padded);
+  const float one = 1;
   for (int r = 0; r < R; r++)
-    correction[r] = visible[r] ? tile_softmax(p[r], visible[r], sums.maximum + r, sums.total + r) : 1.0f;
-  add_all_values<R>(tile, p, 0, common, correction, sums.output, padded);
-  const float one = 1;  // an exact factor
-  for (int r = 0; r < R; r++)
-    if (visible[r] > common)
-      add_all_values<1>(tile, p + r, common, visible[r], &one, sums.output + size_t(r) * padded, padded);
+    if (visible[r].to > all.to)
+      add_all_values<1>(tile, p + r, all.to, visible[r].to, &one, sums.output + size_t(r) * padded, padded);
 }
 
 // a = a with b behind it, for one line.
@@ -219,6 +241,18 @@ struct Unit {
 
   uint32_t row(uint32_t line) const { return unit.first_row + line / group; }
   uint32_t position(uint32_t line) const { return args.rows[row(line)].position; }
+  uint32_t first_key(uint32_t line) const {  // that the line sees
+    const uint32_t p = position(line);
+    return p >= args.window ? p - args.window + 1 : 0;
+  }
+  uint32_t first_segment(uint32_t line) const { return first_key(line) / kKeySegment; }
+  bool sees(uint32_t line, uint32_t segment) const {
+    return segment >= first_segment(line) && segment <= position(line) / kKeySegment;
+  }
+  Visible visible(uint32_t line, uint32_t tile) const {  // of the tile from key `tile` on
+    const uint32_t first = first_key(line), p = position(line);
+    return {first < tile ? 0 : first - tile, p < tile ? 0 : smaller(kKeyTile, p - tile + 1)};
+  }
   size_t query(uint32_t line) const {  // offset in q and context
     return (size_t(row(line)) * args.heads + unit.kv_head * group + line % group) * args.head_width;
   }
@@ -239,18 +273,18 @@ void clear(const Sums& sums, uint32_t lines, size_t padded) {
 }
 
 void walk_tile(const Unit& u, uint32_t first_key) {
-  const uint32_t last = u.position(u.lines - 1);
   const CacheView& view = *u.args.rows[u.unit.first_row].view;
-  const KeyTile tile = find_tile(view, u.args.layer, u.unit.kv_head, first_key,
-                                 smaller(kKeyTile, last + 1 - first_key), u.scratch);
+  const Visible wanted = {u.visible(0, first_key).from, u.visible(u.lines - 1, first_key).to};
+  const KeyTile tile = find_tile(view, u.args.layer, u.unit.kv_head, first_key, wanted, u.scratch);
   for (uint32_t line = 0; line < u.lines; line += kLines) {
     const uint32_t across = smaller(kLines, u.lines - line);
-    uint32_t visible[kLines];
+    Visible visible[kLines];
+    bool any = false;
     for (uint32_t i = 0; i < across; i++) {
-      const uint32_t position = u.position(line + i);
-      visible[i] = position < first_key ? 0 : smaller(kKeyTile, position - first_key + 1);
+      visible[i] = u.visible(line + i, first_key);
+      any = any || visible[i].any();
     }
-    if (visible[across - 1] == 0) continue;
+    if (!any) continue;
     const float* queries = u.scratch.queries + size_t(line) * u.args.head_width;
     const Sums sums = {u.scratch.segment.maximum + line, u.scratch.segment.total + line,
                        u.scratch.segment.output + line * u.padded};
@@ -263,11 +297,12 @@ void walk_tile(const Unit& u, uint32_t first_key) {
 void fold_segment(const Unit& u, uint32_t segment) {
   const Sums &a = u.scratch.folded, &b = u.scratch.segment;
   for (uint32_t i = 0; i < u.lines; i++) {
+    if (!u.sees(i, segment)) continue;
     float *a_output = a.output + i * u.padded, *b_output = b.output + i * u.padded;
-    if (segment == u.unit.first_segment) {
+    if (segment == larger(u.unit.first_segment, u.first_segment(i))) {
       a.maximum[i] = b.maximum[i], a.total[i] = b.total[i];
       std::memcpy(a_output, b_output, u.padded * sizeof(float));
-    } else if (u.position(i) >= segment * kKeySegment) {
+    } else {
       fold(a.maximum + i, a.total + i, a_output, b.maximum[i], b.total[i], b_output, u.padded);
     }
   }
@@ -281,11 +316,12 @@ void attend(const AttentionArgs& args, const AttentionUnit& unit) {
                   group,
                   unit.rows * group,
                   padded_width(args.head_width)};
-  const uint32_t last = u.position(u.lines - 1);
+  const uint32_t first = u.first_key(0), last = u.position(u.lines - 1);
   scale_queries(u);
-  for (uint32_t s = unit.first_segment; s < unit.last_segment; s++) {
+  for (uint32_t s = larger(unit.first_segment, u.first_segment(0)); s < unit.last_segment; s++) {
     clear(u.scratch.segment, u.lines, u.padded);
-    for (uint32_t key = s * kKeySegment; key < (s + 1) * kKeySegment && key <= last; key += kKeyTile)
+    for (uint32_t key = larger(s * kKeySegment, first / kKeyTile * kKeyTile);
+         key < (s + 1) * kKeySegment && key <= last; key += kKeyTile)
       walk_tile(u, key);
     fold_segment(u, s);
   }
@@ -294,7 +330,7 @@ void attend(const AttentionArgs& args, const AttentionUnit& unit) {
     const float* output = sums.output + i * u.padded;
     if (unit.partial < 0) {
       write_context(sums.total[i], output, args.head_width, args.context + u.query(i));
-    } else {
+    } else if (u.sees(i, unit.first_segment)) {
       float* slot = args.partials + (size_t(unit.partial) + i) * attention_slot_floats(args.head_width);
       slot[0] = sums.maximum[i], slot[1] = sums.total[i];
       std::memcpy(slot + 16, output, u.padded * sizeof(float));
@@ -309,10 +345,11 @@ void merge(const MergeArgs& merge) {
   const Unit u = {
       args, merge.units[0], {}, group, merge.units[0].rows * group, padded_width(args.head_width)};
   for (uint32_t i = 0; i < u.lines; i++) {
-    float* a = args.partials + (size_t(merge.units[0].partial) + i) * slot_floats;
-    for (uint32_t s = 1; s < merge.segments; s++) {
+    const uint32_t first = u.first_segment(i);
+    float* a = args.partials + (size_t(merge.units[first].partial) + i) * slot_floats;
+    for (uint32_t s = first + 1; s < merge.segments; s++) {
       const AttentionUnit& unit = merge.units[s];
-      if (u.position(i) < unit.first_segment * kKeySegment) break;
+      if (!u.sees(i, s)) break;
       const float* b = args.partials + (size_t(unit.partial) + i) * slot_floats;
       fold(a, a + 1, a + 16, b[0], b[1], b + 16, u.padded);
     }

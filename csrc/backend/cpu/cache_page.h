@@ -3,7 +3,7 @@
 //   page  [layer][kv_head]{keys [head_width][page_size], values [page_size][padded width]}, then 16 floats that vectors
 //         of keys may run into
 #pragma once
-#include "backend/cpu/layout.h"
+#include "backend/cpu/norm.h"
 #include "core/math.h"
 
 namespace riftco {
@@ -47,8 +47,8 @@ void rotary(const RotaryArgs& args, Share share) {
     double sine, cosine;
     math::sin_cos(double(args.positions[row]) * args.inverse_frequencies[pair], &sine, &cosine);
     float* out = args.cos_sin + row * 2 * args.pairs + pair;
-    out[0] = float(cosine);
-    out[args.pairs] = float(sine);
+    out[0] = float(args.scale * cosine);
+    out[args.pairs] = float(args.scale * sine);
   }
 }
 
@@ -80,11 +80,14 @@ bool store(const StoreArgs& args, Share share) {
     const uint32_t head = uint32_t(u / args.row_count), row = uint32_t(u % args.row_count);
     const float* cos_sin = args.cos_sin + size_t(row) * 2 * args.pairs;
     if (head < args.heads) {
-      rotate(args.q + (size_t(row) * args.heads + head) * width, cos_sin, args.pairs);
+      float* const q = args.q + (size_t(row) * args.heads + head) * width;
+      if (args.q_norm) normalise_head(q, args.q_norm, width, args.norm_epsilon);
+      rotate(q, cos_sin, args.pairs);
       continue;
     }
     const uint32_t kv_head = head - args.heads;
     const size_t at = (size_t(row) * args.kv_heads + kv_head) * width;
+    if (args.k_norm) normalise_head(args.k + at, args.k_norm, width, args.norm_epsilon);
     rotate(args.k + at, cos_sin, args.pairs);
     finite = finite && all_finite(args.k + at, width) && all_finite(args.v + at, width);
     const CacheView& view = *args.rows[row].view;

@@ -23,6 +23,7 @@ inline constexpr size_t kQ4Block = 320, kQ8Pair = 1088;
 inline constexpr size_t kRowBlock = kBlock + sizeof(RowScale);  // bytes of one row's block in an int8 operand
 
 RIFTCO_INLINE uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
+RIFTCO_INLINE uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 RIFTCO_INLINE size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
 RIFTCO_INLINE size_t round_up(size_t a, size_t b) { return ceil_div(a, b) * b; }
 
