@@ -19,6 +19,7 @@ need gcc command -v cc
 need python3-venv "$python" -c 'import ensurepip, venv'
 need pkg-config command -v pkg-config
 need libpcre2-dev has_header pcre2.h
+need libutf8proc-dev has_header utf8proc.h
 need libxxhash-dev has_header xxhash.h
 need nlohmann-json3-dev has_header nlohmann/json.hpp
 if [ "$purpose" = test ]; then

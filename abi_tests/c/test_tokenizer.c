@@ -83,6 +83,7 @@ static void test_cancel(void) {
 static void test_queries(void) {
   rt_tokenizer_info info;
   uint32_t token = 0, special = 9;
+  uint64_t required = 9;
   info.struct_size = sizeof info;
   OK(rt_tokenizer_get_info(tokenizer, &info));
   CHECK(info.kind == RT_TOKENIZER_BYTE && info.vocabulary_size == 256 && info.adds_bos == 0 &&
@@ -97,6 +98,12 @@ static void test_queries(void) {
   CHECK(special == 0);
   REFUSED(rt_tokenizer_is_special(tokenizer, 256, &special), RT_OUT_OF_RANGE, "256");
   REFUSED(rt_tokenizer_is_special(tokenizer, 1, NULL), RT_INVALID_ARGUMENT, "special is NULL");
+  OK(rt_tokenizer_chat_template(tokenizer, NULL, 0, &required));
+  CHECK(required == 0);
+  REFUSED(rt_tokenizer_chat_template(tokenizer, NULL, 1, &required), RT_INVALID_ARGUMENT, "text is NULL");
+  REFUSED(rt_tokenizer_chat_template(NULL, NULL, 0, &required), RT_INVALID_ARGUMENT, "tokenizer is NULL");
+  REFUSED(rt_tokenizer_save(tokenizer, "x", 1), RT_UNSUPPORTED, "byte tokenizer");
+  REFUSED(rt_tokenizer_save(NULL, "x", 1), RT_INVALID_ARGUMENT, "tokenizer is NULL");
 }
 
 static void test_load(void) {

@@ -1,5 +1,6 @@
 #include "riftco/tokenizer.h"
 
+#include "base/file.h"
 #include "capi/arguments.h"
 #include "capi/handles.h"
 #include "model/load.h"
@@ -20,6 +21,11 @@ EncodeOptions encode_options(const rt_encode_options* given) {
           .parse_special = flag_argument(options.parse_special, "options.parse_special"),
           .strict = flag_argument(options.strict, "options.strict"),
           .cancel = cancel_flag(options.cancel, "options.cancel")};
+}
+
+int32_t kind_number(std::string_view kind) {
+  if (kind == "byte") return RT_TOKENIZER_BYTE;
+  return kind == "bpe" ? RT_TOKENIZER_BPE : RT_TOKENIZER_SENTENCEPIECE;
 }
 
 }  // namespace
@@ -45,7 +51,7 @@ rt_status rt_tokenizer_get_info(const rt_tokenizer* tokenizer, rt_tokenizer_info
     const OutputStruct output(info, "info");
     const SpecialTokens& special = object.special();
     output.write({.struct_size = 0,
-                  .kind = object.kind() == "byte" ? RT_TOKENIZER_BYTE : RT_TOKENIZER_BPE,
+                  .kind = kind_number(object.kind()),
                   .vocabulary_size = object.vocabulary_size(),
                   .bos_token = special.bos.value_or(RT_NO_TOKEN),
                   .eos_token = special.end_of_generation.empty() ? RT_NO_TOKEN : special.end_of_generation[0],
@@ -90,6 +96,25 @@ rt_status rt_tokenizer_is_special(const rt_tokenizer* tokenizer, uint32_t token,
   return guarded(__func__, [&] {
     const Tokenizer& object = *checked(tokenizer, "tokenizer").object;
     output_argument(special, "special") = object.is_special(token) ? 1u : 0u;
+  });
+}
+
+rt_status rt_tokenizer_chat_template(const rt_tokenizer* tokenizer, char* text, uint64_t capacity,
+                                     uint64_t* required) {
+  return guarded(__func__, [&] {
+    const Tokenizer& object = *checked(tokenizer, "tokenizer").object;
+    check_output(text, capacity, required, "text");
+    write_output<char>(object.chat_template(), text, capacity, required, "text");
+  });
+}
+
+rt_status rt_tokenizer_save(const rt_tokenizer* tokenizer, const char* path, uint64_t path_size) {
+  return guarded(__func__, [&] {
+    const Tokenizer& object = *checked(tokenizer, "tokenizer").object;
+    const std::string document = to_tokenizer_json(object);
+    AtomicFileWriter writer(text_argument(path, path_size, "path"));
+    writer.write(std::as_bytes(std::span(document)));
+    writer.commit();
   });
 }
 

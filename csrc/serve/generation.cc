@@ -100,7 +100,7 @@ void Generator::adopt(const GenerationOptions& options) {
   std::sort(options_.stop_tokens.begin(), options_.stop_tokens.end());
   stop_strings_ = StopStrings(options.stop_strings);
   decoder_.reset();
-  if (tokenizer_) decoder_.emplace(tokenizer_);
+  if (tokenizer_) decoder_.emplace(tokenizer_, true, true);
 }
 
 // Decodes the prompt, but for what the cache already holds of it. The last token is always decoded, for its

@@ -18,32 +18,31 @@ uint8_t byte_at(std::string_view text, size_t i) noexcept { return static_cast<u
 
 }  // namespace
 
-AddedTokens::AddedTokens(const Vocabulary& vocabulary, std::vector<uint32_t> ids)
-    : vocabulary_(&vocabulary), sorted_(std::move(ids)) {
-  const auto bytes = [&](uint32_t id) { return vocabulary.bytes(id); };
-  std::ranges::sort(sorted_, std::less<>(), bytes);
-  const auto twin = std::ranges::adjacent_find(sorted_, std::equal_to<>(), bytes);
+AddedTokens::AddedTokens(const Vocabulary& vocabulary, std::vector<Pattern> patterns)
+    : vocabulary_(&vocabulary), sorted_(std::move(patterns)) {
+  std::ranges::sort(sorted_, std::less<>(), &Pattern::text);
+  const auto twin = std::ranges::adjacent_find(sorted_, std::equal_to<>(), &Pattern::text);
   if (twin != sorted_.end())
-    fail(Status::corrupt_data, "added tokens %u and %u are both %s", twin[0], twin[1],
-         quoted(std::string(bytes(*twin))).c_str());
-  const auto first_byte = [&](uint32_t id) { return size_t(byte_at(bytes(id), 0)); };
+    fail(Status::corrupt_data, "added tokens %u and %u are both %s", twin[0].id, twin[1].id,
+         quoted(twin->text).c_str());
+  const auto first_byte = [](const Pattern& pattern) { return size_t(byte_at(pattern.text, 0)); };
   for (size_t b = 0; b < starts_.size(); b++)
     starts_[b] = uint32_t(std::ranges::lower_bound(sorted_, b, std::less<>(), first_byte) - sorted_.begin());
-  for (const uint32_t id : sorted_) {
-    has_ordinary_ |= !(vocabulary.flags(id) & kSpecialToken);
-    if ((vocabulary.flags(id) & kSingleWord) && !word_) word_.emplace(kWordCharacter);
+  for (const Pattern& pattern : sorted_) {
+    has_ordinary_ |= !(vocabulary.flags(pattern.id) & kSpecialToken);
+    if ((vocabulary.flags(pattern.id) & kSingleWord) && !word_) word_.emplace(kWordCharacter);
   }
 }
 
 // Narrows the sorted range byte by byte; at each depth the shortest candidate, if exhausted, comes first.
-uint32_t AddedTokens::match(std::string_view text) const noexcept {
+const AddedTokens::Pattern* AddedTokens::match(std::string_view text) const noexcept {
   auto first = sorted_.begin() + starts_[byte_at(text, 0)];
   auto last = sorted_.begin() + starts_[byte_at(text, 0) + 1];
-  uint32_t best = kNoToken;
+  const Pattern* best = nullptr;
   for (size_t depth = 1; first != last; depth++) {
-    if (vocabulary_->bytes(*first).size() == depth) best = *first++;
+    if (first->text.size() == depth) best = &*first++;
     if (depth == text.size()) break;
-    const auto next_byte = [&](uint32_t id) { return byte_at(vocabulary_->bytes(id), depth); };
+    const auto next_byte = [&](const Pattern& pattern) { return byte_at(pattern.text, depth); };
     const auto range = std::ranges::equal_range(first, last, byte_at(text, depth), std::less<>(), next_byte);
     first = range.begin();
     last = range.end();
@@ -51,10 +50,9 @@ uint32_t AddedTokens::match(std::string_view text) const noexcept {
   return best;
 }
 
-uint32_t AddedTokens::find(std::string_view bytes) const noexcept {
-  if (bytes.empty()) return kNoToken;
-  const uint32_t id = match(bytes);
-  return id != kNoToken && vocabulary_->bytes(id).size() == bytes.size() ? id : kNoToken;
+uint32_t AddedTokens::find(std::string_view text) const noexcept {
+  const Pattern* found = text.empty() ? nullptr : match(text);
+  return found && found->text.size() == text.size() ? found->id : kNoToken;
 }
 
 bool AddedTokens::accept(uint32_t id, bool parse_special, std::string_view text, size_t done, size_t& begin,

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,10 +14,14 @@ namespace riftco {
 
 class AddedTokens {
  public:
-  // `ids` are added tokens of the vocabulary, which must outlive this. corrupt_data for duplicates.
-  AddedTokens(const Vocabulary& vocabulary, std::vector<uint32_t> ids);
+  struct Pattern {
+    std::string text;  // what is searched for
+    uint32_t id;
+  };
+  // Of added tokens of the vocabulary, which must outlive this. corrupt_data for duplicates.
+  AddedTokens(const Vocabulary& vocabulary, std::vector<Pattern> patterns);
 
-  uint32_t find(std::string_view bytes) const noexcept;  // kNoToken when none has exactly these bytes
+  uint32_t find(std::string_view text) const noexcept;  // kNoToken when none has exactly this pattern
 
   // Cuts `text`, in order, into on_token(id) and on_text(what is between, never empty). A special token found
   // while `parse_special` is off stays text, and so does whatever it overlaps.
@@ -26,13 +31,14 @@ class AddedTokens {
     size_t done = 0;
     if (parse_special || has_ordinary_)
       for (size_t at = 0; at < text.size();) {
-        const uint32_t id = match(text.substr(at));
-        if (id == kNoToken) {
+        const Pattern* found = match(text.substr(at));
+        if (!found) {
           at++;
           continue;
         }
+        const uint32_t id = found->id;
         size_t begin = at;
-        at += vocabulary_->bytes(id).size();
+        at += found->text.size();
         size_t end = at;
         if (!accept(id, parse_special, text, done, begin, end)) continue;
         if (done < begin) on_text(text.substr(done, begin - done));
@@ -43,13 +49,13 @@ class AddedTokens {
   }
 
  private:
-  uint32_t match(std::string_view text) const noexcept;
+  const Pattern* match(std::string_view text) const noexcept;  // null when none begins here
   // Applies the token's own conditions; widens [begin, end) by the white space that it swallows.
   bool accept(uint32_t id, bool parse_special, std::string_view text, size_t done, size_t& begin,
               size_t& end) const;
 
   const Vocabulary* vocabulary_;
-  std::vector<uint32_t> sorted_;      // by bytes
+  std::vector<Pattern> sorted_;       // by text
   std::array<uint32_t, 257> starts_;  // starts_[b]: the first of sorted_ that begins with byte b or above
   bool has_ordinary_ = false;         // any that is not special
   std::optional<Regex> word_;         // present when a token asks for word boundaries

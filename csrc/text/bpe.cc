@@ -23,7 +23,7 @@ MergeTable::MergeTable(const Vocabulary& vocabulary, const std::vector<MergePair
     if (left >= vocabulary.size() || right >= vocabulary.size())
       fail(Status::corrupt_data, "merge %u names the tokens %u and %u of a vocabulary of %u", rank, left,
            right, vocabulary.size());
-    joined.assign(vocabulary.bytes(left)).append(vocabulary.bytes(right));
+    joined.assign(vocabulary.key(left)).append(vocabulary.key(right));
     const uint32_t result = vocabulary.find_model_token(joined);
     if (result == kNoToken)
       fail(Status::corrupt_data, "merge %u makes %s, which the vocabulary lacks", rank,

@@ -1,6 +1,7 @@
 #include "text/byte_spelling.h"
 
 #include <array>
+#include <charconv>
 #include <cstdint>
 
 #include "text/utf8.h"
@@ -47,6 +48,19 @@ std::optional<std::string> unspell_bytes(std::string_view spelled) {
     spelled.remove_prefix(c.length);
   }
   return bytes;
+}
+
+std::optional<uint8_t> named_byte(std::string_view spelled) {
+  if (spelled.size() != 6 || !spelled.starts_with("<0x") || spelled[5] != '>') return std::nullopt;
+  uint8_t byte = 0;
+  const auto [end, error] = std::from_chars(spelled.data() + 3, spelled.data() + 5, byte, 16);
+  if (error != std::errc() || end != spelled.data() + 5 || byte_name(byte) != spelled) return std::nullopt;
+  return byte;
+}
+
+std::string byte_name(uint8_t byte) {
+  constexpr char kDigits[] = "0123456789ABCDEF";
+  return std::string("<0x") + kDigits[byte >> 4] + kDigits[byte & 15] + '>';
 }
 
 }  // namespace riftco

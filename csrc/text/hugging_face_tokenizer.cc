@@ -1,7 +1,9 @@
 // Builds a tokenizer from the files of a Hugging Face folder. What a file asks for and is not built is
 // refused by name: a field left out silently would be wrong ids.
 #include "base/error.h"
-#include "base/json.h"
+#include "text/byte_spelling.h"
+#include "text/hugging_face_pipeline.h"
+#include "text/json_fields.h"
 #include "text/spec_builder.h"
 #include "text/tokenizer.h"
 
@@ -12,18 +14,21 @@ using nlohmann::json;
 
 constexpr size_t kMaxFileBytes = size_t(128) << 20;
 
-class Importer {
+class Importer : JsonFields {
  public:
-  Importer(const HuggingFaceTokenizerFiles& files, const std::string& where) : files_(files), where_(where) {}
+  Importer(const HuggingFaceTokenizerFiles& files, const std::string& where)
+      : JsonFields(where), files_(files) {}
 
   TokenizerSpec run() {
     const json root = parse(files_.tokenizer_json, "tokenizer.json");
-    refuse_set(root, "normalizer");
     const json& model = field(root, "model", json::value_t::object);
     check_model(model);
+    read_pipeline(spec_, root, where_);
+    const bool has_byte_tokens = flag(model, "byte_fallback", false);
+    if (has_byte_tokens && spec_.spelling == Spelling::byte_level)
+      unsupported("byte_fallback with ByteLevel");
     read_tokens(field(model, "vocab", json::value_t::object), optional_field(root, "added_tokens"));
-    read_pre_tokenizer(optional_field(root, "pre_tokenizer"));
-    check_decoder(optional_field(root, "decoder"));
+    if (has_byte_tokens) flag_byte_tokens();
     const TokenIndex index(spec_, where_);
     index_ = &index;
     read_merges(field(model, "merges", json::value_t::array));
@@ -35,13 +40,6 @@ class Importer {
   }
 
  private:
-  [[noreturn]] void corrupt(const std::string& message) const {
-    fail(Status::corrupt_data, "%s: %s", where_.c_str(), message.c_str());
-  }
-  [[noreturn]] void unsupported(const std::string& message) const {
-    fail(Status::unsupported, "%s: %s", where_.c_str(), message.c_str());
-  }
-
   json parse(std::string_view text, const char* name) const {
     if (text.size() > kMaxFileBytes)
       corrupt(format("%s has %zu bytes; at most %zu are read", name, text.size(), kMaxFileBytes));
@@ -50,36 +48,6 @@ class Importer {
     return value;
   }
 
-  const json& optional_field(const json& object, const char* name) const {  // null when absent
-    static const json null;
-    const auto entry = object.find(name);
-    return entry == object.end() ? null : *entry;
-  }
-  const json& field(const json& object, const char* name, json::value_t type) const {
-    const json& value = optional_field(object, name);
-    if (value.type() != type)
-      corrupt(format("%s is %s, not %s", name, value.type_name(), json(type).type_name()));
-    return value;
-  }
-  const std::string& string_of(const json& value, const char* name) const {
-    if (!value.is_string()) corrupt(format("%s is %s, not a string", name, value.type_name()));
-    return value.get_ref<const std::string&>();
-  }
-  bool flag(const json& object, const char* name, bool otherwise) const {
-    const json& value = optional_field(object, name);
-    if (!value.is_null() && !value.is_boolean())
-      corrupt(format("%s is %s, not a boolean", name, value.type_name()));
-    return value.is_null() ? otherwise : value.get<bool>();
-  }
-  // The "type" of a normalizer, pre-tokenizer and so on.
-  std::string type_of(const json& part, const char* name) const {
-    if (!part.is_object()) corrupt(format("%s is %s, not an object", name, part.type_name()));
-    return string_of(optional_field(part, "type"), "type");
-  }
-  void refuse_set(const json& object, const char* name) const {
-    if (const json& part = optional_field(object, name); !part.is_null())
-      unsupported(format("the %s %s", name, riftco::quoted(type_of(part, name)).c_str()));
-  }
   uint32_t id_of(const json& value, const char* name, size_t size) const {
     if (!value.is_number_unsigned()) corrupt(format("the id of %s is not a whole number", name));
     const uint64_t id = value.get<uint64_t>();
@@ -97,7 +65,6 @@ class Importer {
         unsupported(format("%s %s", name, riftco::quoted(string_of(text, name)).c_str()));
     if (const json& dropout = optional_field(model, "dropout"); !dropout.is_null() && dropout != 0)
       unsupported("dropout");
-    if (flag(model, "byte_fallback", false)) unsupported("byte_fallback");
     spec_.ignore_merges = flag(model, "ignore_merges", false);
     spec_.fuse_missing_bytes = flag(model, "fuse_unk", false);
   }
@@ -140,6 +107,12 @@ class Importer {
         (flag(token, "normalized", !special) ? kAfterNormalizer : 0));
   }
 
+  // They stand for bytes, never for the text that spells them.
+  void flag_byte_tokens() {
+    for (size_t id = 0; id < spec_.tokens.size(); id++)
+      if (spec_.flags[id] == kModelToken && named_byte(spec_.tokens[id])) spec_.flags[id] = kByteToken;
+  }
+
   void read_merges(const json& merges) {
     spec_.merges.reserve(merges.size());
     for (size_t rank = 0; rank < merges.size(); rank++) {
@@ -153,63 +126,6 @@ class Importer {
         corrupt(format("merge %zu is neither a string nor a pair", rank));
       }
     }
-  }
-
-  void read_pre_tokenizer(const json& part) {
-    if (part.is_null()) unsupported("no pre_tokenizer; byte-level ones are supported");
-    if (type_of(part, "pre_tokenizer") != "Sequence") {
-      read_byte_level(part);
-      return;
-    }
-    const json& parts = field(part, "pretokenizers", json::value_t::array);
-    if (parts.empty() || parts.size() > 8) corrupt(format("%zu pretokenizers in a sequence", parts.size()));
-    for (size_t i = 0; i + 1 < parts.size(); i++) spec_.stages.push_back(stage_of(parts[i]));
-    read_byte_level(parts.back());
-  }
-
-  PreTokenizerStage stage_of(const json& part) const {
-    const std::string type = type_of(part, "pre_tokenizer");
-    if (type == "Digits" && flag(part, "individual_digits", false)) return PreTokenizerStage::digits;
-    if (type != "Split")
-      unsupported(format("the pre_tokenizer %s at this place", riftco::quoted(type).c_str()));
-    const std::string& behavior = string_of(optional_field(part, "behavior"), "behavior");
-    if (behavior != "Isolated" || flag(part, "invert", false))
-      unsupported(format("a Split with behavior %s or invert", riftco::quoted(behavior).c_str()));
-    const json& pattern = optional_field(field(part, "pattern", json::value_t::object), "Regex");
-    if (pattern.is_null()) unsupported("a Split by a plain string");
-    return stage_of_pattern(string_of(pattern, "pattern"));
-  }
-
-  // The spellings under which files carry the patterns that we have.
-  PreTokenizerStage stage_of_pattern(const std::string& pattern) const {
-    using enum PreTokenizerStage;
-    static constexpr struct {
-      const char* pattern;
-      PreTokenizerStage stage;
-    } kKnown[] = {
-        {R"(\p{N})", digits},
-        {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", gpt2},
-        {R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", gpt2},
-        {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-         llama3},
-    };
-    for (const auto& known : kKnown)
-      if (pattern == known.pattern) return known.stage;
-    unsupported(format("a Split by the pattern %s", riftco::quoted(pattern).c_str()));
-  }
-
-  void read_byte_level(const json& part) {
-    const std::string type = type_of(part, "pre_tokenizer");
-    if (type != "ByteLevel")
-      unsupported(format("the pre_tokenizer %s without ByteLevel", riftco::quoted(type).c_str()));
-    if (flag(part, "add_prefix_space", true)) unsupported("add_prefix_space");
-    if (flag(part, "use_regex", true)) spec_.stages.push_back(PreTokenizerStage::gpt2);
-  }
-
-  void check_decoder(const json& part) const {
-    if (part.is_null()) return;
-    if (const std::string type = type_of(part, "decoder"); type != "ByteLevel")
-      unsupported(format("the decoder %s", riftco::quoted(type).c_str()));
   }
 
   void read_post_processor(const json& part) {
@@ -309,7 +225,6 @@ class Importer {
   }
 
   const HuggingFaceTokenizerFiles& files_;
-  const std::string& where_;
   TokenizerSpec spec_;
   const TokenIndex* index_ = nullptr;  // of spec_.tokens, once they are read
 };
@@ -318,7 +233,9 @@ class Importer {
 
 std::shared_ptr<const Tokenizer> tokenizer_from_hugging_face(const HuggingFaceTokenizerFiles& files,
                                                              const std::string& where) {
-  return make_tokenizer("bpe", Importer(files, where).run(), where);
+  TokenizerSpec spec = Importer(files, where).run();
+  const char* kind = spec.spelling == Spelling::byte_level ? "bpe" : "sentencepiece";
+  return make_tokenizer(kind, std::move(spec), where);
 }
 
 }  // namespace riftco

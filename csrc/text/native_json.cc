@@ -1,4 +1,7 @@
 // The tokenizer inside our own files: one JSON document that holds everything.
+#include <algorithm>
+#include <span>
+
 #include "base/error.h"
 #include "base/json.h"
 #include "text/spec_builder.h"
@@ -10,7 +13,14 @@ namespace {
 using nlohmann::json;
 
 constexpr char kFormat[] = "riftco-tokenizer";
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kVersion = 2;  // 1 had byte-level tokenizers only
+
+const char* const kSpacePrefixes[] = {"none", "never", "first", "every"};  // by SpacePrefix
+const char* const kStepKinds[] = {"nfc", "prepend", "replace"};            // by NormalizerStep::Kind
+
+size_t place_of(const std::string& name, std::span<const char* const> names) {
+  return size_t(std::ranges::find(names, name) - names.begin());
+}
 
 json id_or_null(std::optional<uint32_t> id) { return id ? json(*id) : json(); }
 
@@ -33,8 +43,8 @@ class Reader {
     if (merges.size() % 2 != 0) corrupt("merges has an odd length");
     for (size_t i = 0; i < merges.size(); i += 2) spec.merges.push_back({merges[i], merges[i + 1]});
     for (const json& stage : field("pre_tokenizer", json::value_t::array))
-      spec.stages.push_back(stage_from_name(string_of(stage, "pre_tokenizer")));
-    if (spec.stages.size() > 8) corrupt("pre_tokenizer has more than 8 stages");
+      spec.stages.push_back(stage_of(stage));
+    if (spec.stages.size() > kMaxPreTokenizerStages) corrupt("pre_tokenizer has too many stages");
     spec.ignore_merges = field("ignore_merges", json::value_t::boolean).get<bool>();
     spec.missing_byte = id("missing_byte");
     spec.fuse_missing_bytes = field("fuse_missing_bytes", json::value_t::boolean).get<bool>();
@@ -46,6 +56,7 @@ class Reader {
     spec.special.pad = id("pad");
     for (const uint32_t end : numbers("end_of_generation")) add_end_of_generation(spec.special, end);
     spec.chat_template = string_of(at("chat_template"), "chat_template");
+    if (at("version") != 1) read_second(spec);
     return spec;
   }
 
@@ -69,6 +80,34 @@ class Reader {
   }
 
  private:
+  // What version 2 has added.
+  void read_second(TokenizerSpec& spec) const {
+    if (string_of(at("kind"), "kind") == "sentencepiece") spec.spelling = Spelling::sentence_piece;
+    for (const json& score : field("scores", json::value_t::array)) {
+      if (!score.is_number()) corrupt("a score is not a number");
+      spec.scores.push_back(score.get<float>());
+    }
+    for (const json& step : field("normalizer", json::value_t::array)) {
+      if (!step.is_array() || step.size() != 3) corrupt("a step of normalizer is not [kind, from, to]");
+      const size_t kind = place_of(string_of(step[0], "normalizer"), kStepKinds);
+      if (kind == std::size(kStepKinds)) corrupt("a step of normalizer is of no known kind");
+      spec.normalizer.push_back(
+          {NormalizerStep::Kind(kind), string_of(step[1], "normalizer"), string_of(step[2], "normalizer")});
+    }
+    if (spec.normalizer.size() > kMaxNormalizerSteps) corrupt("normalizer has too many steps");
+    const size_t prefix = place_of(string_of(at("space_prefix"), "space_prefix"), kSpacePrefixes);
+    if (prefix == std::size(kSpacePrefixes)) corrupt("space_prefix is of no known kind");
+    spec.space_prefix = SpacePrefix(prefix);
+    spec.strips_first_space = field("strips_first_space", json::value_t::boolean).get<bool>();
+  }
+
+  // A name, or an object with a pattern.
+  PreTokenizerStage stage_of(const json& stage) const {
+    if (stage.is_object() && stage.contains("pattern"))
+      return {PreTokenizerStage::pattern, string_of(stage["pattern"], "pattern")};
+    return stage_from_name(string_of(stage, "pre_tokenizer"));
+  }
+
   uint32_t number(const json& value, const char* name) const {
     if (!value.is_number_unsigned() || value.get<uint64_t>() >= kMaxVocabulary)
       corrupt(
@@ -94,33 +133,41 @@ class Reader {
 std::string Tokenizer::to_json() const {
   json root = {{"format", kFormat}, {"version", kVersion}, {"kind", kind_}};
   if (kind_ == "byte") return root.dump();
-  json tokens = json::array(), flags = json::array(), merges = json::array(), stages = json::array();
+  const TokenizerSpec spec = this->spec();
+  json flags = json::array(), merges = json::array(), stages = json::array(), steps = json::array();
   for (uint32_t id = 0; id < vocabulary_size(); id++) {
-    tokens.push_back(vocabulary_.spelled(id));
-    if (vocabulary_.flags(id) == kModelToken) continue;
+    if (spec.flags[id] == kModelToken) continue;
     flags.push_back(id);
-    flags.push_back(vocabulary_.flags(id));
+    flags.push_back(spec.flags[id]);
   }
-  for (uint32_t rank = 0; rank < merges_.size(); rank++) {
-    merges.push_back(merges_.pair(rank).left);
-    merges.push_back(merges_.pair(rank).right);
+  for (const MergePair& merge : spec.merges) {
+    merges.push_back(merge.left);
+    merges.push_back(merge.right);
   }
-  for (const PreTokenizerStage stage : pre_tokenizer_.stages()) stages.push_back(stage_name(stage));
-  root["tokens"] = std::move(tokens);
+  for (const PreTokenizerStage& stage : spec.stages)
+    stages.push_back(stage.kind == PreTokenizerStage::pattern ? json{{"pattern", stage.regex}}
+                                                              : json(stage_name(stage.kind)));
+  for (const NormalizerStep& step : spec.normalizer)
+    steps.push_back({kStepKinds[size_t(step.kind)], step.from, step.to});
+  root["tokens"] = spec.tokens;
   root["flags"] = std::move(flags);  // [id, flags, id, flags, …] of tokens that are not plain model tokens
   root["merges"] = std::move(merges);
+  root["scores"] = spec.scores;
+  root["normalizer"] = std::move(steps);
+  root["space_prefix"] = kSpacePrefixes[size_t(spec.space_prefix)];
+  root["strips_first_space"] = spec.strips_first_space;
   root["pre_tokenizer"] = std::move(stages);
-  root["ignore_merges"] = ignore_merges_;
-  root["missing_byte"] = id_or_null(missing_byte_);
-  root["fuse_missing_bytes"] = fuse_missing_bytes_;
-  root["prefix"] = prefix_;
-  root["suffix"] = suffix_;
-  root["bos"] = id_or_null(special_.bos);
-  root["eos"] = id_or_null(special_.eos);
-  root["unknown"] = id_or_null(special_.unknown);
-  root["pad"] = id_or_null(special_.pad);
-  root["end_of_generation"] = special_.end_of_generation;
-  root["chat_template"] = chat_template_;
+  root["ignore_merges"] = spec.ignore_merges;
+  root["missing_byte"] = id_or_null(spec.missing_byte);
+  root["fuse_missing_bytes"] = spec.fuse_missing_bytes;
+  root["prefix"] = spec.prefix;
+  root["suffix"] = spec.suffix;
+  root["bos"] = id_or_null(spec.special.bos);
+  root["eos"] = id_or_null(spec.special.eos);
+  root["unknown"] = id_or_null(spec.special.unknown);
+  root["pad"] = id_or_null(spec.special.pad);
+  root["end_of_generation"] = spec.special.end_of_generation;
+  root["chat_template"] = spec.chat_template;
   return root.dump();
 }
 
@@ -133,9 +180,9 @@ std::shared_ptr<const Tokenizer> tokenizer_from_json(std::string_view text, cons
          version.dump().c_str(), static_cast<unsigned long long>(kVersion));
   const std::string& kind = reader.string_of(reader.at("kind"), "kind");
   if (kind == "byte") return byte_tokenizer();
-  if (kind != "bpe")
+  if (kind != "bpe" && kind != "sentencepiece")
     fail(Status::unsupported, "%s: the tokenizer kind %s", where.c_str(), riftco::quoted(kind).c_str());
-  return make_tokenizer("bpe", reader.run(), where);
+  return make_tokenizer(kind.c_str(), reader.run(), where);
 }
 
 }  // namespace riftco

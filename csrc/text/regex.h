@@ -1,8 +1,12 @@
-// A thin owner of PCRE2: one compiled pattern, matched at the start of valid UTF-8, without its JIT.
+// A thin owner of PCRE2: one compiled pattern, matched against valid UTF-8, without its JIT.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
+
+#include "base/error.h"
 
 struct pcre2_real_code_8;
 struct pcre2_real_match_context_8;
@@ -12,13 +16,16 @@ namespace riftco {
 
 class Regex {
  public:
-  explicit Regex(const char* pattern);
+  explicit Regex(const char* pattern);  // one of our own
+  // One that a file brings, in Oniguruma's syntax: unsupported where PCRE2 would read it otherwise.
+  static Regex from_file(const std::string& pattern);
 
  private:
   friend class RegexMatcher;
   struct Free {
     void operator()(pcre2_real_code_8* code) const noexcept;
   };
+  Regex(const std::string& pattern, uint32_t options, Status status);
   std::unique_ptr<pcre2_real_code_8, Free> code_;
 };
 
@@ -30,11 +37,23 @@ class RegexMatcher {
   // Bytes of the match that begins where `text`, which must be UTF-8, begins; 0 when there is none.
   size_t match_start(const Regex& regex, std::string_view text);
 
+  struct Match {
+    size_t begin, end;
+  };
+  // The first match at or after `from`; what is before it counts as context. Both are text.size() when there
+  // is none. runtime_error when all searches together take more than linear time.
+  Match search(const Regex& regex, std::string_view text, size_t from);
+
  private:
   struct Free {
     void operator()(pcre2_real_match_context_8* context) const noexcept;
     void operator()(pcre2_real_match_data_8* data) const noexcept;
   };
+  int match(const Regex& regex, std::string_view text, size_t from, uint32_t options);
+  void charge(uint64_t work);
+
+  uint32_t steps_limit_;
+  uint64_t work_left_;  // of searches, in bytes and steps
   std::unique_ptr<pcre2_real_match_context_8, Free> context_;
   std::unique_ptr<pcre2_real_match_data_8, Free> data_;
 };

@@ -13,19 +13,22 @@ namespace riftco {
 // pass through at once, so what comes out, put together, is exactly Tokenizer::decode of the tokens.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special = true)
-      : tokenizer_(std::move(tokenizer)), skip_special_(skip_special) {}
+  // continues: the tokens go on with a text, so that a space where they begin is part of it.
+  explicit StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special = true,
+                         bool continues = false)
+      : tokenizer_(std::move(tokenizer)), skip_special_(skip_special), at_start_(!continues) {}
 
   // The bytes now complete, maybe none; valid until the next call. out_of_range for an unknown id, and then
   // nothing has changed.
   std::string_view push(uint32_t token);
-  // What is held back, complete or not, and starts afresh.
+  // What is held back, complete or not; then a new text begins.
   std::string_view flush();
   size_t held_bytes() const noexcept { return buffer_.size() - given_; }
 
  private:
   std::shared_ptr<const Tokenizer> tokenizer_;
   bool skip_special_;
+  bool at_start_;       // of the text: nothing has come yet
   std::string buffer_;  // what push gave out last, then what is held
   size_t given_ = 0;
 };

@@ -23,27 +23,44 @@ TextEncoder::TextEncoder(const Tokenizer& tokenizer, std::string_view text, cons
       text_(text),
       options_(options),
       pieces_(tokenizer.pre_tokenizer_, text.size()),
-      merger_(tokenizer.merges_, options.cancel) {
+      merger_(tokenizer.merges_, options.cancel),
+      score_merger_(tokenizer.vocabulary_, tokenizer.score_places_, options.cancel) {
   if (text.size() > kMaxTextBytes)
     fail(Status::overflow, "a text of %zu bytes; one call encodes at most %zu", text.size(), kMaxTextBytes);
   seen_.resize(std::bit_floor(std::clamp<size_t>(text.size() / 32, 1, 8192)));
 }
 
 std::vector<uint32_t> TextEncoder::run() {
-  out_.reserve(text_.size() / 3 + t_.prefix_.size() + t_.suffix_.size() + 8);
-  if (options_.add_special) out_ = t_.prefix_;
-  const auto on_token = [&](uint32_t id) { out_.push_back(id); };
-  const bool parse = options_.parse_special;
+  const TokenizerSpec& spec = t_.spec_;
+  out_.reserve(text_.size() / 3 + spec.prefix.size() + spec.suffix.size() + 8);
+  if (options_.add_special) out_ = spec.prefix;
   t_.added_first_.split(
-      text_, parse,
-      [&](std::string_view between) {
-        t_.added_second_.split(
-            between, parse, [&](std::string_view rest) { encode_text(rest); }, on_token);
-      },
-      on_token);
-  if (options_.add_special) out_.insert(out_.end(), t_.suffix_.begin(), t_.suffix_.end());
+      text_, options_.parse_special, [&](std::string_view between) { encode_fragment(between); },
+      [&](uint32_t id) { out_.push_back(id); });
+  if (options_.add_special) out_.insert(out_.end(), spec.suffix.begin(), spec.suffix.end());
   return std::move(out_);
 }
+
+void TextEncoder::encode_fragment(std::string_view text) {
+  const bool is_first = text.data() == text_.data();
+  if (!t_.spec_.normalizer.empty()) text = keep(normalize(t_.spec_.normalizer, text));
+  t_.added_second_.split(
+      text, options_.parse_special,
+      [&](std::string_view rest) { encode_rest(rest, is_first && rest.data() == text.data()); },
+      [&](uint32_t id) { out_.push_back(id); });
+}
+
+void TextEncoder::encode_rest(std::string_view text, bool is_first) {
+  const SpacePrefix prefix = t_.spec_.space_prefix;
+  if (prefix == SpacePrefix::none) return encode_text(text);
+  std::string marked = replace_all(text, " ", kSpaceMark);
+  if ((prefix == SpacePrefix::every || (prefix == SpacePrefix::first && is_first)) &&
+      !marked.starts_with(kSpaceMark))
+    marked.insert(0, kSpaceMark);
+  encode_text(keep(std::move(marked)));
+}
+
+std::string_view TextEncoder::keep(std::string text) { return kept_.emplace_back(std::move(text)); }
 
 void TextEncoder::encode_text(std::string_view text) {
   while (!text.empty()) {
@@ -74,26 +91,76 @@ void TextEncoder::encode_piece(std::string_view piece) {
 }
 
 void TextEncoder::encode_new_piece(std::string_view piece) {
-  if (t_.ignore_merges_) {
+  if (t_.spec_.ignore_merges) {
     const uint32_t id = t_.vocabulary_.find_model_token(piece);
     if (id != kNoToken && !(t_.vocabulary_.flags(id) & kSpecialToken)) return out_.push_back(id);
   }
+  if (!t_.score_places_.empty()) return encode_by_score(piece);
   const size_t begin = out_.size();
-  bool after_missing = false;
-  for (size_t i = 0; i < piece.size(); i++) {
-    const uint8_t byte = static_cast<uint8_t>(piece[i]);
-    const bool is_missing = t_.byte_ids_[byte] == kNoToken;
-    if (!is_missing) {
-      out_.push_back(t_.byte_ids_[byte]);
-    } else if (options_.strict) {
-      fail(Status::invalid_argument, "the vocabulary has no token for byte 0x%02x at offset %zu of the text",
-           byte, size_t(piece.data() + i - text_.data()));
-    } else if (t_.missing_byte_ && !(t_.fuse_missing_bytes_ && after_missing)) {
-      out_.push_back(*t_.missing_byte_);
-    }
-    after_missing = is_missing;
+  if (t_.spec_.spelling == Spelling::byte_level) {
+    encode_bytes(piece);
+  } else {
+    encode_characters(piece);
   }
   if (t_.merges_.size() != 0) out_.resize(begin + merger_.merge(std::span(out_).subspan(begin)));
+}
+
+void TextEncoder::encode_bytes(std::string_view piece) {
+  bool after_missing = false;
+  for (size_t i = 0; i < piece.size(); i++) {
+    const uint32_t id = t_.byte_ids_[static_cast<uint8_t>(piece[i])];
+    if (id == kNoToken) {
+      add_missing(piece.substr(i, 1), after_missing);
+    } else {
+      out_.push_back(id);
+      after_missing = false;
+    }
+  }
+}
+
+void TextEncoder::encode_characters(std::string_view piece) {
+  bool after_missing = false;
+  while (!piece.empty()) {
+    const size_t size = std::max<size_t>(1, first_character(piece).length);
+    encode_character(piece.substr(0, size), after_missing);
+    piece.remove_prefix(size);
+  }
+}
+
+void TextEncoder::encode_by_score(std::string_view piece) {
+  bool after_missing = false;
+  for (const std::string_view symbol : score_merger_.merge(piece)) encode_character(symbol, after_missing);
+}
+
+// A character, or what it became part of: a token, else the tokens of its bytes.
+void TextEncoder::encode_character(std::string_view character, bool& after_missing) {
+  if (const uint32_t id = t_.vocabulary_.find_model_token(character); id != kNoToken) {
+    out_.push_back(id);
+    after_missing = false;
+    return;
+  }
+  const size_t begin = out_.size();
+  for (const char byte : character) {
+    const uint32_t id = t_.byte_tokens_[static_cast<uint8_t>(byte)];
+    if (id == kNoToken) {
+      out_.resize(begin);
+      return add_missing(character, after_missing);
+    }
+    out_.push_back(id);
+  }
+  after_missing = false;
+}
+
+void TextEncoder::add_missing(std::string_view bytes, bool& after_missing) {
+  if (options_.strict) {
+    const bool is_as_given = bytes.data() >= text_.data() && bytes.data() < text_.data() + text_.size();
+    fail(
+        Status::invalid_argument, "the vocabulary has no token for %s%s", quoted(std::string(bytes)).c_str(),
+        is_as_given ? format(" at offset %zu of the text", size_t(bytes.data() - text_.data())).c_str() : "");
+  }
+  if (t_.spec_.missing_byte && !(t_.spec_.fuse_missing_bytes && after_missing))
+    out_.push_back(*t_.spec_.missing_byte);
+  after_missing = true;
 }
 
 void TextEncoder::count_bytes(size_t bytes) {

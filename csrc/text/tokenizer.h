@@ -1,4 +1,4 @@
-// Text to token ids and back: the byte tokenizer and byte-level byte-pair encoding.
+// Text to token ids and back: the byte tokenizer, byte-level and SentencePiece byte-pair encoding.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -26,8 +26,8 @@ struct EncodeOptions {
 };
 
 // Immutable; any number of threads may use one at the same time. Text is bytes: what is not UTF-8 is encoded
-// byte by byte. decode(encode(text)) is text, unless the vocabulary lacks a byte or an added token strips
-// white space.
+// byte by byte. decode(encode(text)) is text, unless the vocabulary lacks a byte, the file normalises or an
+// added token strips white space.
 class Tokenizer {
  public:
   // corrupt_data when the parts contradict each other, unsupported for what is not built.
@@ -35,7 +35,7 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  const std::string& kind() const noexcept { return kind_; }  // "byte" or "bpe"
+  const std::string& kind() const noexcept { return kind_; }  // "byte", "bpe" or "sentencepiece"
   uint32_t vocabulary_size() const noexcept { return vocabulary_.size(); }
 
   std::vector<uint32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
@@ -43,33 +43,34 @@ class Tokenizer {
   // The exact bytes. out_of_range for an id that the vocabulary does not have.
   std::string decode(std::span<const uint32_t> ids, bool skip_special = false) const;
   std::string_view token_bytes(uint32_t id) const;
+  // Whether decode leaves out a space at the beginning of the text.
+  bool strips_first_space() const noexcept { return spec_.strips_first_space; }
   bool is_special(uint32_t id) const;
   // The token with exactly these bytes: an added one first, then one that encoding can make.
   std::optional<uint32_t> find(std::string_view bytes) const;
 
-  const SpecialTokens& special() const noexcept { return special_; }
+  const SpecialTokens& special() const noexcept { return spec_.special; }
   bool is_end_of_generation(uint32_t id) const noexcept;
   bool adds_bos() const noexcept;  // whether add_special begins with BOS
-  const std::string& chat_template() const noexcept { return chat_template_; }
+  const std::string& chat_template() const noexcept { return spec_.chat_template; }
 
-  // Everything, as one JSON document: equal tokenizers give equal bytes.
+  TokenizerSpec spec() const;  // everything: what writers need
+  // The same as one JSON document: equal tokenizers give equal bytes.
   std::string to_json() const;
 
  private:
   friend class TextEncoder;
+  void check_parts() const;
 
   std::string kind_;
+  TokenizerSpec spec_;  // less what the members below hold: tokens, flags, merges
   Vocabulary vocabulary_;
   MergeTable merges_;
   PreTokenizer pre_tokenizer_;
   AddedTokens added_first_, added_second_;  // see kAfterNormalizer
   std::array<uint32_t, 256> byte_ids_;      // kNoToken where the vocabulary has none
-  bool ignore_merges_;
-  std::optional<uint32_t> missing_byte_;
-  bool fuse_missing_bytes_;
-  std::vector<uint32_t> prefix_, suffix_;
-  SpecialTokens special_;
-  std::string chat_template_;
+  std::array<uint32_t, 256> byte_tokens_;   // of SentencePiece; the same
+  std::vector<uint32_t> score_places_;      // by id, 0 the best
 };
 
 std::shared_ptr<const Tokenizer> byte_tokenizer();  // id = byte
@@ -89,12 +90,17 @@ struct HuggingFaceTokenizerFiles {
 std::shared_ptr<const Tokenizer> tokenizer_from_hugging_face(const HuggingFaceTokenizerFiles& files,
                                                              const std::string& where);
 
+// The same files, for others to read. unsupported for the byte tokenizer.
+std::string to_tokenizer_json(const Tokenizer& tokenizer);
+std::string to_tokenizer_config(const Tokenizer& tokenizer);  // tokenizer_config.json
+
 // The `tokenizer.*` metadata of a GGUF file, whose names these are.
 struct GgufTokenizerMetadata {
   std::string_view model = {};  // tokenizer.ggml.model
   std::string_view pre = {};    // tokenizer.ggml.pre
   std::vector<std::string_view> tokens = {}, merges = {};
   std::vector<int64_t> token_types = {};  // may be empty: all normal
+  std::vector<float> scores = {};         // of model "llama"
   std::optional<uint64_t> bos_token_id = {}, eos_token_id = {}, eot_token_id = {}, eom_token_id = {},
                           unknown_token_id = {}, padding_token_id = {};
   std::optional<bool> add_bos_token = {}, add_eos_token = {}, add_space_prefix = {};

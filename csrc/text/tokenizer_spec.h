@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "text/bpe.h"
+#include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
 
 namespace riftco {
@@ -18,7 +19,14 @@ enum TokenFlag : uint8_t {
   kSingleWord = 8,        // added: not found inside a word
   kStripLeft = 16,        // added: swallows the white space before it
   kStripRight = 32,       // added: swallows the white space after it
-  kAfterNormalizer = 64,  // added: searched in a second pass, in what the others left
+  kAfterNormalizer = 64,  // added: searched in a second pass, in what the others left, once it is normalised
+  kByteToken = 128,       // spelled <0x00> to <0xFF>: a byte of a character without a token
+};
+
+// How tokens that are not added stand for bytes.
+enum class Spelling : uint8_t {
+  byte_level,      // GPT-2's printable stand-ins for bytes (byte_spelling.h)
+  sentence_piece,  // text, with U+2581 in the place of spaces
 };
 
 // Ids that the file declares; absent where it does not.
@@ -27,12 +35,19 @@ struct SpecialTokens {
   std::vector<uint32_t> end_of_generation;  // eos first, no id twice
 };
 
+constexpr size_t kMaxPreTokenizerStages = 8, kMaxNormalizerSteps = 8;
+
 struct TokenizerSpec {
-  // By id. Spelled with GPT-2's printable stand-ins for bytes (byte_spelling.h) unless added; always UTF-8.
-  // A token with no flag is never made from text; its bytes are its stand-ins undone where possible.
+  Spelling spelling = Spelling::byte_level;
+  // By id, in that spelling; always UTF-8. Added byte-level tokens are plain text. A token with no flag is
+  // never made from text; its bytes are its stand-ins undone where possible.
   std::vector<std::string> tokens;
   std::vector<uint8_t> flags;
   std::vector<MergePair> merges;  // best first
+  std::vector<float> scores;      // by id, in place of merges: what joins to the best score joins first
+  std::vector<NormalizerStep> normalizer;
+  SpacePrefix space_prefix = SpacePrefix::none;
+  bool strips_first_space = false;  // decode leaves out one space where the text begins
   std::vector<PreTokenizerStage> stages;
   bool ignore_merges = false;  // a piece that is a token is that token, whatever the merges say
   std::optional<uint32_t>

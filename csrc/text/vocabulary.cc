@@ -19,7 +19,7 @@ uint64_t hash_seed() noexcept {
   return (uint64_t(now) ^ uint64_t(reinterpret_cast<uintptr_t>(&where))) * 0x9E3779B97F4A7C15u;
 }
 
-Vocabulary::Vocabulary(const std::vector<std::string>& tokens, std::vector<uint8_t> flags)
+Vocabulary::Vocabulary(const std::vector<std::string>& tokens, std::vector<uint8_t> flags, Spelling spelling)
     : seed_(hash_seed()), flags_(std::move(flags)) {
   const size_t count = tokens.size();
   if (count == 0 || count > kMaxVocabulary)
@@ -29,40 +29,68 @@ Vocabulary::Vocabulary(const std::vector<std::string>& tokens, std::vector<uint8
   for (const std::string& token : tokens) total += token.size();
   if (total > UINT32_MAX) fail(Status::corrupt_data, "the tokens have %zu bytes together", total);
 
-  bytes_.reserve(total);
-  offsets_.reserve(count + 1);
-  offsets_.push_back(0);
+  bytes_.bytes.reserve(total);
+  bytes_.offsets.reserve(count + 1);
   plain_.resize(count);
   slots_.assign(std::bit_ceil(2 * count), kNoToken);
-  for (uint32_t id = 0; id < count; id++) add(id, tokens[id]);
-  bytes_.shrink_to_fit();
+  for (uint32_t id = 0; id < count; id++) add(id, tokens[id], spelling);
+  bytes_.bytes.shrink_to_fit();
 }
 
-void Vocabulary::add(uint32_t id, const std::string& token) {
+void Vocabulary::Strings::add(std::string_view text) {
+  bytes += text;
+  offsets.push_back(uint32_t(bytes.size()));
+}
+
+void Vocabulary::add(uint32_t id, const std::string& token, Spelling spelling) {
   const auto name = [&] { return quoted(token); };
-  uint8_t& flags = flags_[id];
+  const uint8_t flags = flags_[id];
+  constexpr uint8_t kOfAdded = kSpecialToken | kSingleWord | kStripLeft | kStripRight | kAfterNormalizer;
   if (!is_utf8(token)) fail(Status::corrupt_data, "token %u (%s) is not UTF-8", id, name().c_str());
-  if (flags >= 128 || ((flags & ~kModelToken) != 0 && !(flags & kAddedToken)))
+  if (((flags & kOfAdded) && !(flags & kAddedToken)) || ((flags & kByteToken) && flags != kByteToken))
     fail(Status::corrupt_data, "token %u (%s) has the flags %u", id, name().c_str(), flags);
   if ((flags & kAddedToken) && (token.empty() || token.size() > kMaxAddedTokenBytes))
     fail(Status::corrupt_data, "added token %u (%s) has %zu bytes; 1 to %zu are possible", id, name().c_str(),
          token.size(), kMaxAddedTokenBytes);
-
-  const std::optional<std::string> undone = unspell_bytes(token);
-  plain_[id] = (flags & kAddedToken) || !undone;
-  // An added token stands for its text. When its spelling says other bytes, the text wins.
-  if ((flags & kModelToken) && (!undone || undone->empty() || (plain_[id] && *undone != token)))
-    flags &= uint8_t(~kModelToken);
-  bytes_ += plain_[id] ? token : *undone;
-  offsets_.push_back(uint32_t(bytes_.size()));
-  if (!(flags & kModelToken)) return;
-  uint32_t& free_slot = slot(bytes(id));
+  if (spelling == Spelling::byte_level) {
+    add_byte_level(id, token);
+  } else {
+    add_sentence_piece(id, token);
+  }
+  if (!(flags_[id] & kModelToken)) return;
+  uint32_t& free_slot = slot(key(id));
   if (free_slot != kNoToken)
     fail(Status::corrupt_data, "tokens %u and %u are both %s", free_slot, id, name().c_str());
   free_slot = id;
 }
 
+void Vocabulary::add_byte_level(uint32_t id, const std::string& token) {
+  uint8_t& flags = flags_[id];
+  if (flags & kByteToken)
+    fail(Status::corrupt_data, "token %u (%s) has the flags %u", id, quoted(token).c_str(), flags);
+  const std::optional<std::string> undone = unspell_bytes(token);
+  plain_[id] = (flags & kAddedToken) || !undone;
+  // An added token stands for its text. When its spelling says other bytes, the text wins.
+  if ((flags & kModelToken) && (!undone || undone->empty() || (plain_[id] && *undone != token)))
+    flags &= uint8_t(~kModelToken);
+  bytes_.add(plain_[id] ? token : *undone);
+}
+
+void Vocabulary::add_sentence_piece(uint32_t id, const std::string& token) {
+  keys_.add(token);
+  if (flags_[id] & kByteToken) {
+    const std::optional<uint8_t> byte = named_byte(token);
+    if (!byte) fail(Status::corrupt_data, "token %u (%s) names no byte", id, quoted(token).c_str());
+    const char c = char(*byte);
+    bytes_.add({&c, 1});
+  } else {
+    if (token.empty()) flags_[id] &= uint8_t(~kModelToken);
+    bytes_.add(replace_all(token, kSpaceMark, " "));
+  }
+}
+
 std::string Vocabulary::spelled(uint32_t id) const {
+  if (!keys_.empty()) return std::string(key(id));
   return plain_[id] ? std::string(bytes(id)) : spell_bytes(bytes(id));
 }
 
@@ -72,7 +100,7 @@ uint64_t Vocabulary::hash(std::string_view bytes) const noexcept {
 
 uint32_t& Vocabulary::slot(std::string_view wanted) noexcept {
   size_t at = hash(wanted) & (slots_.size() - 1);
-  while (slots_[at] != kNoToken && bytes(slots_[at]) != wanted) at = (at + 1) & (slots_.size() - 1);
+  while (slots_[at] != kNoToken && key(slots_[at]) != wanted) at = (at + 1) & (slots_.size() - 1);
   return slots_[at];
 }
 

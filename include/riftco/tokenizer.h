@@ -10,7 +10,7 @@ extern "C" {
 
 typedef struct rt_tokenizer rt_tokenizer;
 
-enum { RT_TOKENIZER_BYTE = 0, RT_TOKENIZER_BPE = 1 };
+enum { RT_TOKENIZER_BYTE = 0, RT_TOKENIZER_BPE = 1, RT_TOKENIZER_SENTENCEPIECE = 2 };
 
 #define RT_NO_TOKEN 4294967295u /* "there is no such token" */
 
@@ -26,7 +26,7 @@ typedef struct rt_tokenizer_info {
 
 typedef struct rt_encode_options {
   uint64_t struct_size;
-  uint32_t add_special;   /* 1: add the tokens that the file says surround a prompt (BOS). Default 0 */
+  uint32_t add_special;   /* 1: add the tokens that the file says surround a text (BOS, EOS). Default 0 */
   uint32_t parse_special; /* 1: read the text of special tokens in the input as those tokens. Default 0 */
   uint32_t
       strict; /* 1: a byte without any token is RT_INVALID_ARGUMENT instead of being left out. Default 0 */
@@ -49,7 +49,8 @@ RT_API rt_status RT_CALL rt_tokenizer_encode(const rt_tokenizer* tokenizer, cons
                                              uint64_t text_size, const rt_encode_options* options,
                                              uint32_t* tokens, uint64_t capacity, uint64_t* required);
 
-/* Ids to exact bytes (may be invalid UTF-8 where the ids are). skip_special 1 leaves special tokens out. */
+/* Ids to exact bytes (may be invalid UTF-8 where the ids are). skip_special 1 leaves special tokens out. The
+ * space that SentencePiece models put before a text is left out again. */
 RT_API rt_status RT_CALL rt_tokenizer_decode(const rt_tokenizer* tokenizer, const uint32_t* tokens,
                                              uint64_t token_count, uint32_t skip_special, char* text,
                                              uint64_t capacity, uint64_t* required);
@@ -62,11 +63,22 @@ RT_API rt_status RT_CALL rt_tokenizer_find(const rt_tokenizer* tokenizer, const 
 RT_API rt_status RT_CALL rt_tokenizer_is_special(const rt_tokenizer* tokenizer, uint32_t token,
                                                  uint32_t* special);
 
+/* The Jinja source of the chat template that the file brings, UTF-8; of size 0 where it has none. */
+RT_API rt_status RT_CALL rt_tokenizer_chat_template(const rt_tokenizer* tokenizer, char* text,
+                                                    uint64_t capacity, uint64_t* required);
+
+/* Writes a tokenizer.json that rt_tokenizer_load and the `tokenizers` package read; what was at the path is
+ * replaced as a whole or not at all. RT_UNSUPPORTED for the byte tokenizer. Scores of a SentencePiece model
+ * become merges: equal scores may then join in another order. */
+RT_API rt_status RT_CALL rt_tokenizer_save(const rt_tokenizer* tokenizer, const char* path,
+                                           uint64_t path_size);
+
 RT_API void RT_CALL rt_tokenizer_release(rt_tokenizer* tokenizer);
 
 /* --- streaming ------------------------------------------------------------------------------------------------------- */
 
-/* Turns a stream of ids into text that never ends inside a UTF-8 character. */
+/* Turns a stream of ids into text that never ends inside a UTF-8 character. What it gives, put together, is
+ * what rt_tokenizer_decode gives: a SentencePiece model's first space is left out. */
 typedef struct rt_stream_decoder rt_stream_decoder;
 
 RT_API rt_status RT_CALL rt_stream_decoder_create(const rt_tokenizer* tokenizer, uint32_t skip_special,

@@ -30,7 +30,7 @@ from ._native import (
 )
 from .cancel import CancelFlag, interruptible
 
-_KINDS = {0: "byte", 1: "bpe"}
+_KINDS = {0: "byte", 1: "bpe", 2: "sentencepiece"}
 
 
 def _optional(token: int) -> int | None:
@@ -64,7 +64,7 @@ class Tokenizer(Handle):
 
     @property
     def kind(self) -> str:
-        """ "byte" or "bpe"."""
+        """ "byte", "bpe" (byte-level) or "sentencepiece" (BPE with byte fallback)."""
         return _KINDS[self._info.kind]
 
     @property
@@ -92,7 +92,7 @@ class Tokenizer(Handle):
     ) -> list[int]:
         """The token ids of a text, or of any bytes.
 
-        add_special: add what the file says surrounds a prompt (BOS). parse_special: read the text of
+        add_special: add what the file says surrounds a text (BOS, EOS). parse_special: read the text of
         special tokens in the input as those tokens. strict: a byte without any token is an
         `InvalidArgumentError` instead of being left out.
         """
@@ -143,6 +143,24 @@ class Tokenizer(Handle):
                 check(status)
                 return bytes(ffi.buffer(text, required[0]))
             capacity = required[0]
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja source of the chat template that the file brings; None where it has none."""
+        required = ffi.new("uint64_t *")
+        check(lib.rt_tokenizer_chat_template(self._pointer(), ffi.NULL, 0, required))
+        text = ffi.new("char[]", required[0])
+        check(lib.rt_tokenizer_chat_template(self._pointer(), text, required[0], required))
+        return bytes(ffi.buffer(text, required[0])).decode("utf-8") or None
+
+    def save(self, path: Path) -> None:
+        """Writes a tokenizer.json that `load` and the `tokenizers` package read.
+
+        `UnsupportedError` for the byte tokenizer. Scores of a SentencePiece model become merges: equal
+        scores may then join in another order.
+        """
+        name, native = path_bytes(path), self._pointer()
+        interruptible(lambda: check(lib.rt_tokenizer_save(native, name, len(name))))
 
     def find(self, text: Text) -> int | None:
         """The id whose text is exactly this, special tokens included; None where there is none."""

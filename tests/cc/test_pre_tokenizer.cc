@@ -13,7 +13,7 @@
 namespace riftco {
 namespace {
 
-using enum PreTokenizerStage;
+using enum PreTokenizerStage::Kind;
 using Texts = std::vector<std::string>;
 
 Texts cut(const std::vector<PreTokenizerStage>& stages, std::string_view text) {
@@ -67,7 +67,14 @@ TEST(PreTokenizer, PiecesPutTogetherAreTheText) {
       const auto code = uint32_t(random() % 2 ? random() % 0x80 : random() % 0x11'0000);
       if (code < 0xD800 || code > 0xDFFF) append_utf8(text, code);
     }
-    for (const auto& stages : {std::vector{gpt2}, {llama3}, {digits, gpt2}, {digits}}) {
+    const PreTokenizerStage found{pattern, "\\s+|[a-m]*|\\p{N}"};
+    for (const std::vector<PreTokenizerStage>& stages : {std::vector<PreTokenizerStage>{gpt2},
+                                                         {llama3},
+                                                         {qwen2},
+                                                         {tekken},
+                                                         {digits, gpt2},
+                                                         {found},
+                                                         {digits, found}}) {
       std::string joined;
       for (const std::string& piece : cut(stages, text)) {
         EXPECT_FALSE(piece.empty());
@@ -89,7 +96,8 @@ TEST(PreTokenizer, LongRunsStayWithinTheLimits) {
 }
 
 TEST(PreTokenizer, StageNames) {
-  for (const auto stage : {digits, gpt2, llama3}) EXPECT_EQ(stage_from_name(stage_name(stage)), stage);
+  for (const auto stage : {digits, digit_runs, gpt2, llama3, qwen2, tekken, space_marks})
+    EXPECT_EQ(stage_from_name(stage_name(stage)), stage);
   try {
     stage_from_name("qwen");
     FAIL();

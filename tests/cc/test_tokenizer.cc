@@ -125,7 +125,7 @@ TEST(Tokenizer, BytesWithoutATokenAreDroppedOrRefused) {
   std::string message;
   EXPECT_EQ(status_of([&] { tokenizer.encode("ab\xF0", {.strict = true}); }, &message),
             Status::invalid_argument);
-  EXPECT_EQ(message, "the vocabulary has no token for byte 0xf0 at offset 2 of the text");
+  EXPECT_EQ(message, "the vocabulary has no token for \"\\xf0\" at offset 2 of the text");
   spec.missing_byte = 1;
   EXPECT_EQ(Tokenizer("bpe", spec).encode("axxa"), (Ids{2, 1, 0}));
   spec.fuse_missing_bytes = true;
@@ -179,7 +179,7 @@ TEST(Tokenizer, OneGiantPieceTakesLinearlyManySteps) {
   for (std::string run = "a"; run.size() < 1024; run += run) merges.emplace_back(run, run);
   merges.insert(merges.end(), {{"b", "a"}, {"a", "b"}, {"ab", "ab"}, {"ba", "ba"}});
   const TokenizerSpec spec = make_spec(merges);
-  const Vocabulary vocabulary(spec.tokens, spec.flags);
+  const Vocabulary vocabulary(spec.tokens, spec.flags, Spelling::byte_level);
   const MergeTable table(vocabulary, spec.merges);
   std::mt19937 random(3);
   std::string mixed(1 << 20, 'a');
@@ -289,7 +289,7 @@ TEST(Tokenizer, CancelAndSizeLimitStopEncoding) {
   EXPECT_EQ(status_of([&] { tokenizer->encode(too_long); }), Status::overflow);
 
   const TokenizerSpec spec = make_spec({{"a", "a"}});
-  const Vocabulary vocabulary(spec.tokens, spec.flags);
+  const Vocabulary vocabulary(spec.tokens, spec.flags, Spelling::byte_level);
   const MergeTable table(vocabulary, spec.merges);
   cancel.set();
   Ids ids(1 << 20, 'a');

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from riftco_transformer.artifacts import Runtime
-from riftco_transformer.errors import InvalidStateError, OutOfRangeError, RiftcoError
+from riftco_transformer.errors import InvalidStateError, OutOfRangeError, RiftcoError, UnsupportedError
 from riftco_transformer.tokenizer import Tokenizer
 
 TEXT = "Tensor: naïve 日本語 👩\u200d👩\u200d👧 \r\n\t end"
@@ -35,6 +35,34 @@ def test_byte_tokenizer() -> None:
         assert tokenizer.find("ab") is None
         assert not tokenizer.is_special(0)
         assert repr(tokenizer) == "Tokenizer(kind='byte', vocabulary_size=256)"
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "tokenizers"
+
+
+def test_sentencepiece_tokenizer(tmp_path: Path) -> None:
+    with Tokenizer.load(GOLDEN / "llama2.tokenizer.json") as tokenizer:
+        assert tokenizer.kind == "sentencepiece"
+        assert tokenizer.chat_template is None
+        ids = tokenizer.encode(TEXT)
+        assert tokenizer.decode(ids) == TEXT  # without the space that was put before it
+        assert tokenizer.decode(ids[1:]).strip() == tokenizer.decode(ids[1:])
+        decoder = tokenizer.stream_decoder()
+        for _ in range(2):  # the second text loses its first space as well
+            assert "".join(decoder.push(token) for token in ids) + decoder.flush() == TEXT
+        begin = tokenizer.find("<s>")
+        assert tokenizer.encode("a", add_special=True) == [begin, *tokenizer.encode("a")]
+        assert begin not in tokenizer.encode("<s>")
+        assert tokenizer.encode("<s>", parse_special=True) == [begin]
+        tokenizer.save(tmp_path / "tokenizer.json")
+        with Tokenizer.load(tmp_path / "tokenizer.json") as again:
+            assert again.encode(TEXT, add_special=True) == tokenizer.encode(TEXT, add_special=True)
+
+
+def test_byte_tokenizer_has_no_file(tmp_path: Path) -> None:
+    with Tokenizer.byte() as tokenizer, pytest.raises(UnsupportedError, match="byte tokenizer"):
+        tokenizer.save(tmp_path / "tokenizer.json")
+    assert not list(tmp_path.iterdir())
 
 
 def test_long_text_on_the_helper_thread() -> None:

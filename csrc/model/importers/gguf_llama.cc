@@ -110,6 +110,8 @@ class GgufFile : public ModelFile {
     if (reader_.find("tokenizer.ggml.merges")) m.merges = reader_.get_strings("tokenizer.ggml.merges");
     if (reader_.find("tokenizer.ggml.token_type"))
       m.token_types = reader_.get_integers("tokenizer.ggml.token_type");
+    if (reader_.find("tokenizer.ggml.scores"))
+      for (const double score : reader_.get_floats("tokenizer.ggml.scores")) m.scores.push_back(float(score));
     const std::pair<const char*, std::optional<uint64_t>*> ids[] = {
         {"bos", &m.bos_token_id}, {"eos", &m.eos_token_id},         {"eot", &m.eot_token_id},
         {"eom", &m.eom_token_id}, {"unknown", &m.unknown_token_id}, {"padding", &m.padding_token_id}};

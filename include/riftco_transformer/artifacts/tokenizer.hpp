@@ -12,7 +12,7 @@
 namespace riftco_transformer::artifacts {
 
 struct EncodeConfig {
-  bool add_special = false;    // add the tokens that the file says surround a prompt
+  bool add_special = false;    // add the tokens that the file says surround a text
   bool parse_special = false;  // read the text of special tokens as those tokens
   bool strict = false;  // a byte without any token throws RT_INVALID_ARGUMENT instead of being left out
 };
@@ -76,6 +76,20 @@ class Tokenizer {
     std::uint32_t token = RT_NO_TOKEN;
     detail::check(rt_tokenizer_find(get(), text.data(), text.size(), &token));
     return token;
+  }
+
+  // The Jinja source of the file's chat template; empty where it has none.
+  std::string chat_template() const {
+    std::uint64_t size = 0;
+    detail::check(rt_tokenizer_chat_template(get(), nullptr, 0, &size));
+    std::string text(size, '\0');
+    detail::check(rt_tokenizer_chat_template(get(), text.data(), size, &size));
+    return text;
+  }
+
+  // Writes a tokenizer.json.
+  void save(std::string_view path) const {
+    detail::check(rt_tokenizer_save(get(), path.data(), path.size()));
   }
 
   rt_tokenizer* get() const noexcept { return handle_.get(); }

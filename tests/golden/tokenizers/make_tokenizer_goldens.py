@@ -1,28 +1,51 @@
-"""Trains small byte-level BPE tokenizers and records what the `tokenizers` package makes of many texts.
+"""Trains small BPE tokenizers, byte-level and SentencePiece, and records what the `tokenizers` and `sentencepiece`
+packages make of many texts.
 
-    pip install tokenizers gguf
+    pip install tokenizers sentencepiece gguf
     python make_tokenizer_goldens.py [SmolLM2-135M-Instruct.Q4_1.gguf]
 
 Writes NAME.tokenizer.json and NAME.ids.json beside itself and, with the GGUF file, smollm2_ids.json. A case is
 {"text", "ids", "special_ids", "added_ids"}: plain, with special tokens parsed (only where that differs), and with
-the post-processor's tokens added (only where that differs).
+the post-processor's tokens added (only where that differs). sentencepiece.json also has what a GGUF file holds of such
+a tokenizer.
 """
 
 import importlib.metadata
+import io
 import json
 import pathlib
 import random
 import sys
 import unicodedata
 
+import sentencepiece
 import tokenizers
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 HERE = pathlib.Path(__file__).resolve().parent
 LLAMA3_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+
+QWEN2_PATTERN = LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
+TEKKEN_PATTERN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# No one's: look-behind, gaps between matches, matches of nothing, line ends.
+CUSTOM_PATTERN = r"(?<=[a-z])[A-Z]\w*|^\s+|\d{2}|[\s\p{P}]+$|x*"
 
 SENTENCES = [  # one per script
     "The keeper's lamp burned all night; we'd seen it, they'll see it, I'M sure YOU'RE right.",
@@ -93,7 +116,7 @@ SPECIAL_SNIPPETS = [
 ]
 
 
-def texts(seed: int) -> list[str]:
+def texts(seed: int, count: int) -> list[str]:
     rng = random.Random(seed)
     plain = SENTENCES + SNIPPETS
     mixed = [
@@ -102,20 +125,20 @@ def texts(seed: int) -> list[str]:
             + rng.choice(["", " ", "  ", "\n", "1", "'s"])
             for _ in range(6)
         )
-        for _ in range(60)
+        for _ in range(count)
     ]
     # Characters that Unicode had early: the tables of any two libraries agree on them.
     old = [chr(c) for c in range(0x30000) if unicodedata.ucd_3_2_0.category(chr(c)) not in ("Cn", "Cs", "Co")]
     spaces = [c for c in old if c.isspace()] + ["\u180e", "\u200b", "'", "\u200d"]
     unusual = [
-        "".join(rng.choice(old if rng.random() < 0.7 else spaces) for _ in range(40)) for _ in range(60)
+        "".join(rng.choice(old if rng.random() < 0.7 else spaces) for _ in range(40)) for _ in range(count)
     ]
     return plain + SPECIAL_SNIPPETS + mixed + unusual
 
 
-def cases(tokenizer: Tokenizer, seed: int) -> list[dict]:
+def cases(tokenizer: Tokenizer, seed: int, count: int) -> list[dict]:
     result = []
-    for text in texts(seed):
+    for text in texts(seed, count):
         tokenizer.encode_special_tokens = True
         case = {"text": text, "ids": tokenizer.encode(text, add_special_tokens=False).ids}
         tokenizer.encode_special_tokens = False
@@ -130,7 +153,8 @@ def cases(tokenizer: Tokenizer, seed: int) -> list[dict]:
 
 
 def made_by() -> str:
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("tokenizers", "gguf"))
+    packages = ("tokenizers", "sentencepiece", "gguf")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     return f"make_tokenizer_goldens.py: {versions}"
 
 
@@ -220,6 +244,128 @@ def unknown() -> Tokenizer:
     return tokenizer
 
 
+def split_by(pattern: str) -> Tokenizer:
+    pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False), byte_level(False)]
+    )
+    tokenizer = train(pre_tokenizer, 700, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], True)
+    return tokenizer
+
+
+def qwen2() -> Tokenizer:
+    tokenizer = split_by(QWEN2_PATTERN)
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_tokens([AddedToken("e\u0301", normalized=True), AddedToken("n\u0303", normalized=False)])
+    return tokenizer
+
+
+def tekken() -> Tokenizer:
+    return split_by(TEKKEN_PATTERN)
+
+
+def custom() -> Tokenizer:
+    return split_by(CUSTOM_PATTERN)
+
+
+def sentencepiece_model(**options) -> sentencepiece.SentencePieceProcessor:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter((SENTENCES + [s for s in SNIPPETS if "\0" not in s]) * 3),
+        model_writer=model,
+        model_type="bpe",
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        byte_fallback=True,
+        vocab_size=1000,
+        character_coverage=0.98,
+        minloglevel=2,
+        **options,
+    )
+    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+
+
+def sentencepiece_types(model: sentencepiece.SentencePieceProcessor) -> list[int]:
+    """tokenizer.ggml.token_type."""
+    types = []
+    for i in range(len(model)):
+        if model.is_unknown(i):
+            types.append(2)
+        elif model.is_control(i):
+            types.append(3)
+        elif model.is_unused(i):
+            types.append(5)
+        else:
+            types.append(6 if model.is_byte(i) else 1)
+    return types
+
+
+def write_sentencepiece() -> None:
+    model = sentencepiece_model()
+    ids = range(len(model))
+    write(
+        "sentencepiece.json",
+        {
+            "made_by": made_by(),
+            "tokens": [model.id_to_piece(i) for i in ids],
+            "scores": [model.get_score(i) for i in ids],
+            "token_types": sentencepiece_types(model),
+            "cases": [{"text": t, "ids": model.encode(t)} for t in texts(200, 20)],
+        },
+    )
+
+
+def of_sentencepiece() -> Tokenizer:
+    """The model as converters write it: merges made from the scores."""
+    model = sentencepiece_model()
+    vocab = {model.id_to_piece(i): i for i in range(len(model))}
+    types = sentencepiece_types(model)
+    merges = []
+    for piece, i in sorted(vocab.items(), key=lambda item: -model.get_score(item[1])):
+        if types[i] == 1:
+            pairs = [(piece[:k], piece[k:]) for k in range(1, len(piece))]
+            known = [pair for pair in pairs if all(types[vocab.get(p, 0)] == 1 for p in pair)]
+            merges += sorted(known, key=lambda pair: (vocab[pair[0]], vocab[pair[1]]))
+    tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s>:1 $B:1", special_tokens=[("<s>", 1)]
+    )
+    return tokenizer
+
+
+def llama2() -> Tokenizer:
+    tokenizer = of_sentencepiece()
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    tokenizer.add_special_tokens(
+        [AddedToken(t, normalized=False) for t in ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")]
+    )
+    tokenizer.add_tokens(
+        [AddedToken("<mask>", normalized=True, lstrip=True), AddedToken("abc", normalized=False)]
+    )
+    return tokenizer
+
+
+def mistral() -> Tokenizer:
+    tokenizer = of_sentencepiece()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.add_special_tokens(
+        [AddedToken(t, normalized=False) for t in ("<unk>", "<s>", "</s>", "<|im_end|>")]
+    )
+    tokenizer.add_tokens([AddedToken("<mask>", rstrip=True)])
+    return tokenizer
+
+
+def metaspace() -> Tokenizer:
+    tokenizer = of_sentencepiece()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
+    tokenizer.add_special_tokens(["<s>", "<|im_end|>"])
+    return tokenizer
+
+
 def smollm2(path: str) -> Tokenizer:
     from gguf import GGUFReader
 
@@ -237,12 +383,18 @@ def smollm2(path: str) -> Tokenizer:
 
 
 def main() -> None:
-    for seed, make in enumerate([gpt2, llama3, smollm, unknown]):
+    for seed, make in enumerate(
+        [gpt2, llama3, smollm, unknown, qwen2, tekken, custom, llama2, mistral, metaspace]
+    ):
         tokenizer = make()
         write(f"{make.__name__}.tokenizer.json", json.loads(tokenizer.to_str()))
-        write(f"{make.__name__}.ids.json", {"made_by": made_by(), "cases": cases(tokenizer, seed)})
+        write(
+            f"{make.__name__}.ids.json",
+            {"made_by": made_by(), "cases": cases(tokenizer, seed, 60 if seed < 4 else 20)},
+        )
+    write_sentencepiece()
     if len(sys.argv) > 1:
-        write("smollm2_ids.json", {"made_by": made_by(), "cases": cases(smollm2(sys.argv[1]), 100)})
+        write("smollm2_ids.json", {"made_by": made_by(), "cases": cases(smollm2(sys.argv[1]), 100, 60)})
 
 
 if __name__ == "__main__":
