@@ -100,11 +100,11 @@ typedef struct {
 } input;
 
 static const input inputs[] = {
-    {"rt_model_load_options", 16, sizeof(rt_model_load_options), init_model_load_options,
+    {"rt_model_load_options", 48, sizeof(rt_model_load_options), init_model_load_options,
      use_model_load_options},
     {"rt_model_config", 80, sizeof(rt_model_config), init_model_config, use_model_config},
     {"rt_encode_options", 32, sizeof(rt_encode_options), init_encode_options, use_encode_options},
-    {"rt_kv_cache_factory_options", 40, sizeof(rt_kv_cache_factory_options), init_factory_options,
+    {"rt_kv_cache_factory_options", 48, sizeof(rt_kv_cache_factory_options), init_factory_options,
      use_factory_options},
     {"rt_decode_session_options", 24, sizeof(rt_decode_session_options), init_session_options,
      use_session_options},

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <climits>
@@ -78,6 +79,17 @@ bool Descriptor::close() noexcept {
 File::File(std::string_view path)
     : path_(checked_path(path)),
       descriptor_(retry([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); })) {
+  check_opened();
+}
+
+File::File(int descriptor)
+    : path_(format("file descriptor %d", descriptor)), descriptor_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)) {
+  check_opened();
+}
+
+File::File(std::span<const std::byte> memory) : path_("the buffer"), memory_(memory), size_(memory.size()) {}
+
+void File::check_opened() {
   struct stat info;
   if (descriptor_.get() < 0 || ::fstat(descriptor_.get(), &info) != 0) fail_errno("cannot open", path_);
   check_regular("read", path_, info);
@@ -89,6 +101,10 @@ void File::read_at(uint64_t offset, std::span<std::byte> out) const {
   if (__builtin_add_overflow(offset, out.size(), &end) || end > size_)
     fail(Status::input_output, "cannot read %zu bytes at %llu of %s: it has %llu bytes", out.size(),
          Count(offset), path_.c_str(), Count(size_));
+  if (descriptor_.get() < 0) {
+    std::copy_n(memory_.begin() + ptrdiff_t(offset), out.size(), out.begin());
+    return;
+  }
   while (!out.empty()) {
     const ssize_t got =
         retry([&] { return ::pread(descriptor_.get(), out.data(), out.size(), off_t(offset)); });

@@ -23,20 +23,27 @@ class Descriptor {
   int number_;
 };
 
-// A regular file open for reading. const calls may run on several threads at once.
+// A regular file open for reading, or bytes in memory. const calls may run on several threads at once.
 class File {
  public:
   explicit File(
       std::string_view path);  // input_output: not there, not a regular file; invalid_argument: a NUL
-  const std::string& path() const noexcept { return path_; }
-  uint64_t size() const noexcept { return size_; }  // as it was at opening
+  // Of the caller's descriptor, which is duplicated; its position is neither used nor moved.
+  explicit File(int descriptor);
+  explicit File(std::span<const std::byte> memory);  // which outlives this
+
+  const std::string& path() const noexcept { return path_; }  // or what it is, for messages
+  uint64_t size() const noexcept { return size_; }            // as it was at opening
 
   // Fills `out` with the bytes from `offset` or fails with input_output, also when the file has shrunk.
   void read_at(uint64_t offset, std::span<std::byte> out) const;
 
  private:
+  void check_opened();
+
   std::string path_;
   Descriptor descriptor_;
+  std::span<const std::byte> memory_;
   uint64_t size_;
 };
 

@@ -94,6 +94,10 @@ std::string json_string(std::string_view text) {
   }
 }
 
+std::string json_text(std::string_view text) {
+  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 std::string json_object(const std::map<std::string, std::string, std::less<>>& members) {
   std::string text = "{";
   for (const auto& [key, value] : members) text += json_string(key) + ':' + json_string(value) + ',';

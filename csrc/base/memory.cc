@@ -30,10 +30,31 @@ bool injected_failure() noexcept {
 
 }  // namespace
 
+void MemoryAccount::charge(uint64_t bytes, const char* what) {
+  uint64_t held = this->bytes();
+  do {
+    if (held > limit_ || bytes > limit_ - held)
+      fail(Status::out_of_memory, "%s: %llu bytes are needed with the %llu held, the limit is %llu", what,
+           static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(held),
+           static_cast<unsigned long long>(limit_));
+  } while (!bytes_.compare_exchange_weak(held, held + bytes, std::memory_order_relaxed));
+}
+
 Buffer::Buffer(std::shared_ptr<MemoryAccount> account, size_t bytes, const char* what, Pages pages)
     : account_(std::move(account)), size_(bytes) {
   if (bytes > SIZE_MAX / 2 || injected_failure()) no_memory(what, bytes);
+  if (account_) account_->charge(bytes, what);
+  try {
+    allocate(what, pages);
+  } catch (...) {
+    if (account_) account_->bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+    throw;
+  }
   allocations.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Buffer::allocate(const char* what, Pages pages) {
+  const size_t bytes = size_;
   if (bytes >= kMapped) {
     mapping_size_ =
         pages == Pages::huge ? (bytes + kHugePage - 1) / kHugePage * kHugePage + kHugePage : bytes;
@@ -54,7 +75,6 @@ Buffer::Buffer(std::shared_ptr<MemoryAccount> account, size_t bytes, const char*
     if (!data_) no_memory(what, bytes);
     std::memset(data_, 0, rounded);
   }
-  if (account_) account_->bytes_.fetch_add(size_, std::memory_order_relaxed);
 }
 
 Buffer::Buffer(Buffer&& other) noexcept

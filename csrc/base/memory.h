@@ -10,10 +10,14 @@ namespace riftco {
 // Bytes that one owner (a model, a pool) holds. Thread-safe.
 class MemoryAccount {
  public:
+  explicit MemoryAccount(uint64_t limit = UINT64_MAX) noexcept : limit_(limit) {}
   uint64_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
 
  private:
   friend class Buffer;
+  void charge(uint64_t bytes, const char* what);  // out_of_memory when more than the limit would be held
+
+  const uint64_t limit_;
   std::atomic<uint64_t> bytes_{0};
 };
 
@@ -38,6 +42,7 @@ class Buffer {
   }
 
  private:
+  void allocate(const char* what, Pages pages);
   void free() noexcept;
 
   std::shared_ptr<MemoryAccount> account_;

@@ -16,7 +16,15 @@ namespace {
 
 LoadOptions load_options(const rt_model_load_options* given) {
   const rt_model_load_options options = read_struct(given, rt_model_load_options{}, "options");
-  return {.backend = options.backend, .threads = options.threads};
+  return {.backend = options.backend,
+          .threads = options.threads,
+          .memory_limit = options.memory_limit == 0 ? UINT64_MAX : options.memory_limit,
+          .progress = Progress("loading", cancel_flag(options.cancel, "options.cancel"), options.progress,
+                               options.progress_user_data)};
+}
+
+std::shared_ptr<const File> buffer_argument(const void* data, uint64_t size) {
+  return std::make_shared<const File>(array_argument(static_cast<const std::byte*>(data), size, "data"));
 }
 
 rt_model_config to_c(const ModelConfig& config) {
@@ -74,12 +82,42 @@ rt_status rt_model_load(const char* path, uint64_t path_size, const rt_model_loa
   });
 }
 
+rt_status rt_model_load_fd(int32_t descriptor, const rt_model_load_options* options, rt_model** model) {
+  return guarded_create(__func__, "model", model, [&] {
+    return std::make_unique<rt_model>(
+        load_model(std::make_shared<const File>(descriptor), load_options(options)));
+  });
+}
+
+rt_status rt_model_load_buffer(const void* data, uint64_t size, const rt_model_load_options* options,
+                               rt_model** model) {
+  return guarded_create(__func__, "model", model, [&] {
+    return std::make_unique<rt_model>(load_model(buffer_argument(data, size), load_options(options)));
+  });
+}
+
 rt_status rt_model_inspect(const char* path, uint64_t path_size, char* json, uint64_t capacity,
                            uint64_t* required) {
   return guarded(__func__, [&] {
     const std::string_view file = text_argument(path, path_size, "path");
     check_output(json, capacity, required, "json");
     write_output<char>(inspect_model(file), json, capacity, required, "json");
+  });
+}
+
+rt_status rt_model_inspect_fd(int32_t descriptor, char* json, uint64_t capacity, uint64_t* required) {
+  return guarded(__func__, [&] {
+    check_output(json, capacity, required, "json");
+    write_output<char>(inspect_model(std::make_shared<const File>(descriptor)), json, capacity, required,
+                       "json");
+  });
+}
+
+rt_status rt_model_inspect_buffer(const void* data, uint64_t size, char* json, uint64_t capacity,
+                                  uint64_t* required) {
+  return guarded(__func__, [&] {
+    check_output(json, capacity, required, "json");
+    write_output<char>(inspect_model(buffer_argument(data, size)), json, capacity, required, "json");
   });
 }
 

@@ -27,7 +27,8 @@ rt_kv_cache_factory_options factory_defaults() {
           .reserved = 0,
           .block_size = kDefaultPageSize,
           .block_count = 0,
-          .maximum_context = 0};
+          .maximum_context = 0,
+          .memory_limit = 0};
 }
 
 rt_decode_session_options session_defaults() {
@@ -68,11 +69,12 @@ rt_status rt_kv_cache_factory_create(const rt_model* model, const rt_kv_cache_fa
     const rt_kv_cache_factory_options given = read_struct(options, factory_defaults(), "options");
     check_reserved(given.reserved, "options.reserved");
     const KvCacheKind kind = choice_argument<KvCacheKind>(given.kind, RT_KV_CACHE_PAGED, "options.kind");
-    return std::make_unique<rt_kv_cache_factory>(
-        make_kv_cache_factory(object, {.kind = kind,
-                                       .page_size = given.block_size,
-                                       .page_count = given.block_count,
-                                       .maximum_context = given.maximum_context}));
+    return std::make_unique<rt_kv_cache_factory>(make_kv_cache_factory(
+        object, {.kind = kind,
+                 .page_size = given.block_size,
+                 .page_count = given.block_count,
+                 .maximum_context = given.maximum_context,
+                 .memory_limit = given.memory_limit ? given.memory_limit : UINT64_MAX}));
   });
 }
 

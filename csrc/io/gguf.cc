@@ -1,11 +1,15 @@
 #include "io/gguf.h"
 
+#include <strings.h>
+
 #include <bit>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "io/table.h"
 
 namespace riftco {
@@ -98,6 +102,21 @@ bool integer_at(const GgufEntry& entry, uint64_t index, int64_t& value) noexcept
 double float_at(const GgufEntry& entry, uint64_t index) noexcept {
   return entry.type == GgufType::f32 ? double(load<float>(entry.data.data() + 4 * index))
                                      : load<double>(entry.data.data() + 8 * index);
+}
+
+std::string number_text(const GgufEntry& entry, uint64_t index) {
+  if (entry.type == GgufType::boolean) return entry.data[index] == std::byte{0} ? "false" : "true";
+  if (entry.type == GgufType::u64) return std::to_string(load<uint64_t>(entry.data.data() + 8 * index));
+  if (is_float(entry.type)) {
+    char text[32];  // the shortest that reads back to the same value
+    const double value = float_at(entry, index);
+    const auto end = entry.type == GgufType::f32 ? std::to_chars(text, std::end(text), float(value))
+                                                 : std::to_chars(text, std::end(text), value);
+    return {text, end.ptr};
+  }
+  int64_t value = 0;
+  integer_at(entry, index, value);
+  return std::to_string(value);
 }
 
 std::string_view string_at(const std::byte* at) noexcept {
@@ -311,9 +330,31 @@ class GgufParser {
 
 const char* gguf_type_name(GgufType type) noexcept { return kValueTypes[size_t(type)].name; }
 
+std::string gguf_value_text(const GgufEntry& entry) {
+  if (!entry.is_array && entry.type == GgufType::string) return std::string(string_at(entry.data.data()));
+  std::string text;
+  const std::byte* at = entry.data.data();  // of the next string
+  for (uint64_t i = 0; i < entry.count; i++) {
+    if (i > 0) text += ", ";
+    if (entry.type == GgufType::string) {
+      text += json_text(string_at(at));
+      at += 8 + string_at(at).size();
+    } else {
+      text += number_text(entry, i);
+    }
+  }
+  return entry.is_array ? "[" + text + "]" : text;
+}
+
 std::string ggml_type_name(uint32_t number) {
   const TensorType* type = tensor_type(number);
   return type ? type->name : format("type %u", number);
+}
+
+uint32_t ggml_type_number(DType type) noexcept {
+  for (const TensorType& candidate : kTensorTypes)
+    if (::strcasecmp(candidate.name, dtype_info(type).name) == 0) return candidate.number;
+  __builtin_unreachable();  // every element type of ours is one of the format's
 }
 
 GgufReader::GgufReader(std::shared_ptr<const File> file) : file_(std::move(file)) { GgufParser(*this).run(); }

@@ -37,6 +37,9 @@ struct GgufEntry {
   std::span<const std::byte> data;  // the value(s) as they lie in the file, checked
 };
 
+// A value for people: a string as it is, a list as JSON.
+std::string gguf_value_text(const GgufEntry& entry);
+
 struct GgufTensor {
   std::string_view name;
   uint32_t type;                // ggml type number
@@ -45,6 +48,7 @@ struct GgufTensor {
   uint64_t bytes;               // 0 when the type's block size is not known
 };
 std::string ggml_type_name(uint32_t type);  // "Q4_K"; "type 99" when unknown
+uint32_t ggml_type_number(DType type) noexcept;
 
 // Checks the whole header at opening (corrupt_data). It keeps the header's bytes (a few MB of vocabulary in a
 // real model), so views stay valid while it lives. Tensors of any type are listed; dtype() refuses those it

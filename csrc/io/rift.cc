@@ -68,15 +68,16 @@ void check_format(const SafetensorsReader& reader) {
          reader.file().path().c_str(), major, minor, kMajor);
 }
 
-void check_sum(const SafetensorsReader& reader, const CancelFlag* cancel) {
+void check_sum(const SafetensorsReader& reader, Progress& progress) {
   const std::string& expected = require(reader, kChecksum);
   RiftChecksum checksum;
   checksum.add_header(reader.metadata(), reader.tensors());
   const uint64_t size = reader.file().size();
+  progress.begin(2 * (size - reader.data_offset()));
   std::vector<std::byte> piece(std::min<uint64_t>(kPiece, size - reader.data_offset()));
   for (uint64_t at = reader.data_offset(); at < size; at += piece.size()) {
-    check_cancel(cancel, "loading a .rift file");
     piece.resize(std::min<uint64_t>(kPiece, size - at));
+    progress.advance(piece.size());
     reader.file().read_at(at, piece);
     checksum.add(piece);
   }
@@ -161,10 +162,10 @@ void RiftChecksum::add_header(const SafetensorsMetadata& metadata,
   }
 }
 
-RiftReader::RiftReader(std::shared_ptr<const File> file, const CancelFlag* cancel)
-    : reader_(std::move(file)) {
+RiftReader::RiftReader(std::shared_ptr<const File> file, Progress* progress) : reader_(std::move(file)) {
   check_format(reader_);
-  check_sum(reader_, cancel);
+  Progress unheard("loading a .rift file");
+  check_sum(reader_, progress ? *progress : unheard);
   metadata_ = {require(reader_, kConfig), optional(reader_, kTokenizer), optional(reader_, kStage),
                optional(reader_, kParent)};
 

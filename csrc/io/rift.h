@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/cancel.h"
+#include "base/progress.h"
 #include "io/safetensors.h"
 
 namespace riftco {
@@ -36,11 +36,13 @@ class RiftChecksum;
 class RiftReader {
  public:
   // Checks the header and, in one pass of large reads over the whole file, the checksum (about the time that
-  // reading the file takes). version_mismatch for a newer major format.
-  explicit RiftReader(std::shared_ptr<const File> file, const CancelFlag* cancel = nullptr);
+  // reading the file takes). version_mismatch for a newer major format. `progress` begins with twice the
+  // data: for this pass, and for reading the tensors.
+  explicit RiftReader(std::shared_ptr<const File> file, Progress* progress = nullptr);
 
   const File& file() const noexcept { return reader_.file(); }
   const RiftMetadata& metadata() const noexcept { return metadata_; }
+  const SafetensorsMetadata& all_metadata() const noexcept { return reader_.metadata(); }
   const std::vector<RiftTensor>& tensors() const noexcept { return tensors_; }
   const RiftTensor* find(std::string_view name) const noexcept;  // null when absent
   // Reads bytes [at, at + out.size()) of the tensor; out_of_range beyond its end.

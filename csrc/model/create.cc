@@ -28,15 +28,16 @@ float normal(uint64_t seed, uint64_t stream, uint64_t i) {
 
 std::shared_ptr<DecoderOnlyTransformer> create_model(const ModelConfig& config,
                                                      std::shared_ptr<const Tokenizer> tokenizer,
-                                                     uint64_t seed, const LoadOptions& options) {
+                                                     uint64_t seed, LoadOptions options) {
   validate(config, Status::invalid_argument, "the config");
   if (tokenizer && tokenizer->vocabulary_size() > config.vocabulary_size)
     fail(Status::invalid_argument, "the tokenizer has %u tokens, the model %u", tokenizer->vocabulary_size(),
          config.vocabulary_size);
-  auto account = std::make_shared<MemoryAccount>();
+  auto account = std::make_shared<MemoryAccount>(options.memory_limit);
   auto weights = std::make_unique<Weights>(find_device(options.backend), config,
                                            parameter_list(config, DType::f32), account);
   std::vector<float> row;
+  options.progress.begin(4 * parameter_count(config));
   for (size_t i = 0; i < weights->parameters().size(); i++) {
     const ParameterInfo& p = weights->parameters()[i];
     if (p.is_vector && p.name.ends_with(".bias")) continue;  // already zero
@@ -45,8 +46,10 @@ std::shared_ptr<DecoderOnlyTransformer> create_model(const ModelConfig& config,
       if (!p.is_vector)
         for (uint32_t c = 0; c < p.columns; c++) row[c] = normal(seed, i, uint64_t(r) * p.columns + c);
       weights->set_rows(i, r, 1, reinterpret_cast<const std::byte*>(row.data()));
+      options.progress.advance(4 * uint64_t(p.columns));
     }
   }
+  options.progress.finish();
   return std::make_shared<DecoderOnlyTransformer>(std::move(weights), std::move(tokenizer),
                                                   std::move(account), options.threads);
 }

@@ -17,13 +17,15 @@ namespace {
 constexpr size_t kPieceBytes = 1 << 20;  // of a tensor in memory while it is packed
 constexpr uint64_t kMostTokenizerBytes = 256 << 20;
 
-enum class Kind { folder, gguf, json, safetensors };
+enum class Kind { gguf, json, safetensors };
 
-// By what the path is and begins with, never by its name.
-Kind kind_of(std::string_view path) {
+bool is_folder(std::string_view path) {
   struct stat info;
-  if (stat(std::string(path).c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return Kind::folder;
-  const File file(path);
+  return stat(std::string(path).c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+// By what the file begins with, never by its name.
+Kind kind_of(const File& file) {
   char start[4] = {};
   file.read_at(0, std::as_writable_bytes(std::span(start).first(std::min<uint64_t>(4, file.size()))));
   if (std::memcmp(start, "GGUF", 4) == 0) return Kind::gguf;
@@ -31,18 +33,21 @@ Kind kind_of(std::string_view path) {
   return std::memchr(start, 0, 4) ? Kind::safetensors : Kind::json;
 }
 
-std::unique_ptr<ModelFile> open_model_file(std::string_view path) {
-  switch (kind_of(path)) {
-    case Kind::folder:
-      return open_hugging_face(path);
-    case Kind::gguf:
-      return open_gguf(path);
-    default:
-      return open_rift(path);
-  }
+std::unique_ptr<ModelFile> open_model_file(std::shared_ptr<const File> file, Progress& progress) {
+  return kind_of(*file) == Kind::gguf ? open_gguf(std::move(file)) : open_rift(std::move(file), progress);
 }
 
-void fill(Weights& weights, const ModelFile& file) {
+std::unique_ptr<ModelFile> open_model_file(std::string_view path, Progress& progress) {
+  return is_folder(path) ? open_hugging_face(path)
+                         : open_model_file(std::make_shared<const File>(path), progress);
+}
+
+uint64_t file_bytes(const ParameterInfo& p) { return uint64_t(p.rows) * row_bytes(p.type, p.columns); }
+
+void fill(Weights& weights, const ModelFile& file, Progress& progress) {
+  uint64_t total = 0;
+  for (const ParameterInfo& p : weights.parameters()) total += file_bytes(p);
+  progress.begin(total);
   std::vector<std::byte> piece;
   std::vector<float> values;
   for (size_t i = 0; i < weights.parameters().size(); i++) {
@@ -54,6 +59,7 @@ void fill(Weights& weights, const ModelFile& file) {
       source.read(0, p.columns, piece.data());
       dequantise(source.type, piece.data(), values);
       weights.set_rows(i, 0, 1, reinterpret_cast<const std::byte*>(values.data()));
+      progress.advance(file_bytes(p));
       continue;
     }
     const size_t row = row_bytes(p.type, p.columns);
@@ -66,6 +72,7 @@ void fill(Weights& weights, const ModelFile& file) {
       const uint32_t count = std::min(rows, p.rows - first);
       source.read(first, count, piece.data());
       weights.set_rows(i, first, count, piece.data());
+      progress.advance(count * row);
     }
   }
 }
@@ -115,11 +122,52 @@ void describe_computation(nlohmann::ordered_json& out, const ModelFile& file) {
   check_vocabulary(file, tokenizer.get(), config);
   if (tokenizer) out["tokenizer"] = describe(*tokenizer);
   const Device& device = find_device(int32_t(Backend::cpu));
-  const size_t token =
-      device.kernels->kv_page_bytes({config.layer_count, config.kv_head_count, config.head_width, 16}) / 16;
-  out["memory"] = {{"weight_bytes", Weights::packed_bytes(device, typed_parameters(file, config))},
-                   {"kv_cache_bytes_per_token", token},
-                   {"kv_cache_bytes_full_context", token * config.maximum_context}};
+  constexpr uint32_t kPage = 16;  // tokens; the default of caches
+  const size_t page =
+      device.kernels->kv_page_bytes({config.layer_count, config.kv_head_count, config.head_width, kPage});
+  out["memory"] = {
+      {"weight_bytes", Weights::packed_bytes(device, typed_parameters(file, config))},
+      {"kv_cache_bytes_per_token", page / kPage},
+      {"kv_cache_bytes_per_page", page},
+      {"kv_cache_bytes_full_context", (uint64_t(config.maximum_context) + kPage - 1) / kPage * page}};
+}
+
+std::shared_ptr<DecoderOnlyTransformer> load(const Device& device, const ModelFile& file,
+                                             LoadOptions& options) {
+  const ModelConfig config = file.config();
+  std::shared_ptr<const Tokenizer> tokenizer = file.tokenizer();
+  check_vocabulary(file, tokenizer.get(), config);
+  auto account = std::make_shared<MemoryAccount>(options.memory_limit);
+  auto weights = std::make_unique<Weights>(device, config, typed_parameters(file, config), account);
+  fill(*weights, file, options.progress);
+  log(LogLevel::info, "loaded %s: %s, %zu bytes of weights, kernels %s", file.path().c_str(), file.format(),
+      weights->bytes(), device.kernels->name);
+  auto model = std::make_shared<DecoderOnlyTransformer>(std::move(weights), std::move(tokenizer),
+                                                        std::move(account), options.threads, file.metadata());
+  options.progress.finish();
+  return model;
+}
+
+std::string inspect(const ModelFile& file) {
+  nlohmann::ordered_json out = nlohmann::ordered_json::object();
+  out["path"] = file.path();
+  out["format"] = file.format();
+  out["supported"] = true;
+  out["reason"] = nullptr;
+  out["tokenizer"] = nullptr;
+  try {
+    describe_computation(out, file);
+  } catch (const Error& error) {  // still worth listing
+    if (error.status() != Status::unsupported) throw;
+    out["supported"] = false;
+    out["reason"] = error.what();
+  }
+  out["metadata"] = nlohmann::ordered_json::object();
+  for (const auto& [key, value] : file.metadata()) out["metadata"][key] = value;
+  out["tensors"] = nlohmann::ordered_json::array();
+  for (const FileTensor& t : file.tensors())
+    out["tensors"].push_back({{"name", t.name}, {"type", t.type}, {"shape", t.shape}, {"bytes", t.bytes}});
+  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -136,50 +184,34 @@ void check_shape(const std::string& path, std::string_view tensor, const std::ve
        quoted(std::string(tensor)).c_str(), text(shape).c_str(), text(expected).c_str());
 }
 
-std::shared_ptr<DecoderOnlyTransformer> load_model(std::string_view path, const LoadOptions& options) {
+std::shared_ptr<DecoderOnlyTransformer> load_model(std::string_view path, LoadOptions options) {
   const Device& device = find_device(options.backend);
-  const std::unique_ptr<ModelFile> file = open_model_file(path);
-  const ModelConfig config = file->config();
-  std::shared_ptr<const Tokenizer> tokenizer = file->tokenizer();
-  check_vocabulary(*file, tokenizer.get(), config);
-  auto account = std::make_shared<MemoryAccount>();
-  auto weights = std::make_unique<Weights>(device, config, typed_parameters(*file, config), account);
-  fill(*weights, *file);
-  log(LogLevel::info, "loaded %s: %s, %zu bytes of weights, kernels %s", file->path().c_str(), file->format(),
-      weights->bytes(), device.kernels->name);
-  return std::make_shared<DecoderOnlyTransformer>(std::move(weights), std::move(tokenizer),
-                                                  std::move(account), options.threads);
+  return load(device, *open_model_file(path, options.progress), options);
+}
+
+std::shared_ptr<DecoderOnlyTransformer> load_model(std::shared_ptr<const File> file, LoadOptions options) {
+  const Device& device = find_device(options.backend);
+  return load(device, *open_model_file(std::move(file), options.progress), options);
 }
 
 std::string inspect_model(std::string_view path) {
-  const std::unique_ptr<ModelFile> file = open_model_file(path);
-  nlohmann::ordered_json out = nlohmann::ordered_json::object();
-  out["path"] = file->path();
-  out["format"] = file->format();
-  out["supported"] = true;
-  out["reason"] = nullptr;
-  out["tokenizer"] = nullptr;
-  try {
-    describe_computation(out, *file);
-  } catch (const Error& error) {  // still worth listing
-    if (error.status() != Status::unsupported) throw;
-    out["supported"] = false;
-    out["reason"] = error.what();
-  }
-  out["tensors"] = nlohmann::ordered_json::array();
-  for (const FileTensor& t : file->tensors())
-    out["tensors"].push_back({{"name", t.name}, {"type", t.type}, {"shape", t.shape}, {"bytes", t.bytes}});
-  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  Progress progress("inspecting");
+  return inspect(*open_model_file(path, progress));
+}
+
+std::string inspect_model(std::shared_ptr<const File> file) {
+  Progress progress("inspecting");
+  return inspect(*open_model_file(std::move(file), progress));
 }
 
 std::shared_ptr<const Tokenizer> load_tokenizer(std::string_view path) {
   std::shared_ptr<const Tokenizer> tokenizer;
-  const Kind kind = kind_of(path);
-  if (kind == Kind::json) {
+  if (!is_folder(path) && kind_of(File(path)) == Kind::json) {
     tokenizer = tokenizer_from_hugging_face({read_small_file(path, kMostTokenizerBytes), {}, {}, {}, {}},
                                             std::string(path));
   } else {
-    tokenizer = open_model_file(path)->tokenizer();
+    Progress progress("loading");
+    tokenizer = open_model_file(path, progress)->tokenizer();
   }
   if (!tokenizer) fail(Status::invalid_state, "%s has no tokenizer", std::string(path).c_str());
   return tokenizer;

@@ -1,6 +1,7 @@
 // The one model class: a config, packed weights on a device, and the steps over them.
 #pragma once
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -11,17 +12,22 @@
 
 namespace riftco {
 
+// What a model's file said beside what is computed, as text by key.
+using ModelMetadata = std::map<std::string, std::string, std::less<>>;
+
 class DecoderOnlyTransformer {
  public:
   // Takes complete weights. `tokenizer` may be null. `account` is charged for weights and activations. threads: workers, the
   // caller included; 0: the CPUs that the process may use.
   DecoderOnlyTransformer(std::unique_ptr<Weights> weights, std::shared_ptr<const Tokenizer> tokenizer,
-                         std::shared_ptr<MemoryAccount> account, uint32_t threads);
+                         std::shared_ptr<MemoryAccount> account, uint32_t threads,
+                         ModelMetadata metadata = {});
 
   const ModelConfig& config() const noexcept { return weights_->config(); }
   const Device& device() const noexcept { return weights_->device(); }
   const Weights& weights() const noexcept { return *weights_; }
   const std::shared_ptr<const Tokenizer>& tokenizer() const noexcept { return tokenizer_; }
+  const ModelMetadata& metadata() const noexcept { return metadata_; }
   ThreadPool& threads() const noexcept { return executor_->threads(); }
 
   // Weights and activations in memory.
@@ -48,6 +54,7 @@ class DecoderOnlyTransformer {
   std::unique_ptr<Weights> weights_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<MemoryAccount> account_;
+  ModelMetadata metadata_;
   std::unique_ptr<StepExecutor> executor_;
   mutable std::atomic<uint64_t> sessions_{0};
 };

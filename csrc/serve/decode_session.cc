@@ -79,7 +79,8 @@ std::shared_ptr<KeyValueCacheFactory> make_kv_cache_factory(const DecoderOnlyTra
     if (options.page_count != 0)
       fail(Status::invalid_argument, "contiguous caches have no block count (%llu given)",
            ull(options.page_count));
-    return std::make_shared<ContiguousKvCacheFactory>(model.device(), model.kv_geometry(context), context);
+    return std::make_shared<ContiguousKvCacheFactory>(model.device(), model.kv_geometry(context), context,
+                                                      options.memory_limit);
   }
   if (options.kind != KvCacheKind::paged)
     fail(Status::invalid_argument, "there is no cache kind %d", int(options.kind));
@@ -87,7 +88,7 @@ std::shared_ptr<KeyValueCacheFactory> make_kv_cache_factory(const DecoderOnlyTra
   if (page_size > UINT32_MAX)
     fail(Status::out_of_range, "a block size of %llu is more than %u", ull(page_size), UINT32_MAX);
   return std::make_shared<PagedKvCachePool>(model.device(), model.kv_geometry(uint32_t(page_size)), context,
-                                            options.page_count);
+                                            options.page_count, options.memory_limit);
 }
 
 DecodeSession::DecodeSession(std::shared_ptr<const DecoderOnlyTransformer> model,

@@ -25,6 +25,7 @@ struct KvCacheFactoryOptions {
   uint64_t page_size = kDefaultPageSize;  // contiguous: the default, 0 or the maximum context
   uint64_t page_count = 0;                // 0: one full context; contiguous: 0
   uint64_t maximum_context = 0;           // 0: the model's
+  uint64_t memory_limit = UINT64_MAX;     // bytes of pages
 };
 
 std::shared_ptr<KeyValueCacheFactory> make_kv_cache_factory(const DecoderOnlyTransformer& model,

@@ -46,18 +46,19 @@ void KeyValueCacheFactory::check(const Device& device, const KvGeometry& geometr
 }
 
 PagedKvCachePool::PagedKvCachePool(const Device& device, const KvGeometry& geometry, uint32_t maximum_context,
-                                   uint64_t page_count)
+                                   uint64_t page_count, uint64_t memory_limit)
     : KeyValueCacheFactory(
           KvCacheKind::paged, maximum_context,
           std::make_shared<KvPagePool>(
               device, geometry,
-              page_count ? page_count : pages_of_context(maximum_context, geometry.page_size))) {}
+              page_count ? page_count : pages_of_context(maximum_context, geometry.page_size),
+              memory_limit)) {}
 
 ContiguousKvCacheFactory::ContiguousKvCacheFactory(const Device& device, const KvGeometry& geometry,
-                                                   uint32_t maximum_context)
+                                                   uint32_t maximum_context, uint64_t memory_limit)
     : KeyValueCacheFactory(KvCacheKind::contiguous, maximum_context,
                            std::make_shared<KvPagePool>(device, with_page_size(geometry, maximum_context),
-                                                        KvPagePool::kUnlimited)) {}
+                                                        KvPagePool::kUnlimited, memory_limit)) {}
 
 // --- one cache
 

@@ -55,13 +55,14 @@ class KeyValueCacheFactory {
 class PagedKvCachePool final : public KeyValueCacheFactory {
  public:
   PagedKvCachePool(const Device& device, const KvGeometry& geometry, uint32_t maximum_context,
-                   uint64_t page_count = 0);
+                   uint64_t page_count = 0, uint64_t memory_limit = UINT64_MAX);
 };
 
 // One page of the maximum context for each cache; the page size of `geometry` is not looked at.
 class ContiguousKvCacheFactory final : public KeyValueCacheFactory {
  public:
-  ContiguousKvCacheFactory(const Device& device, const KvGeometry& geometry, uint32_t maximum_context);
+  ContiguousKvCacheFactory(const Device& device, const KvGeometry& geometry, uint32_t maximum_context,
+                           uint64_t memory_limit = UINT64_MAX);
 };
 
 // What append_and_attend takes: rows of consecutive open positions on a device. The context is [rows, heads,

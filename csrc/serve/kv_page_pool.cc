@@ -34,12 +34,13 @@ std::string describe(const Device& device, const KvGeometry& g) {
                 g.kv_heads, g.head_width, g.page_size);
 }
 
-KvPagePool::KvPagePool(const Device& device, const KvGeometry& geometry, uint64_t page_count)
+KvPagePool::KvPagePool(const Device& device, const KvGeometry& geometry, uint64_t page_count,
+                       uint64_t memory_limit)
     : device_(device),
       geometry_(geometry),
       page_limit_(uint32_t(std::min<uint64_t>(page_count, kUnlimited))),
       page_bytes_(checked_page_bytes(device, geometry)),
-      account_(std::make_shared<MemoryAccount>()) {
+      account_(std::make_shared<MemoryAccount>(memory_limit)) {
   if (page_count == 0) fail(Status::invalid_argument, "a pool needs at least one page");
   if (page_count > kUnlimited)
     fail(Status::out_of_range, "%llu pages are more than %u", static_cast<unsigned long long>(page_count),

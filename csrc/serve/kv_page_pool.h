@@ -30,8 +30,10 @@ class KvPagePool {
  public:
   static constexpr uint32_t kUnlimited = std::numeric_limits<uint32_t>::max();
 
-  // Fails with overflow or out_of_range for sizes that no machine has, before anything is allocated.
-  KvPagePool(const Device& device, const KvGeometry& geometry, uint64_t page_count);
+  // Fails with overflow or out_of_range for sizes that no machine has, before anything is allocated. No more
+  // than `memory_limit` bytes of pages are ever allocated.
+  KvPagePool(const Device& device, const KvGeometry& geometry, uint64_t page_count,
+             uint64_t memory_limit = UINT64_MAX);
   KvPagePool(const KvPagePool&) = delete;
   KvPagePool& operator=(const KvPagePool&) = delete;
 

@@ -110,6 +110,13 @@ RT_API void RT_CALL rt_cancel_set(rt_cancel* cancel); /* from any thread or a si
 RT_API void RT_CALL rt_cancel_reset(rt_cancel* cancel);
 RT_API void RT_CALL rt_cancel_release(rt_cancel* cancel);
 
+/* --- progress -------------------------------------------------------------------------------------------------------- */
+
+/* Called by the thread that makes the call, at least once a MiB of the `total` bytes of its work; done never
+ * falls and ends at total when the call succeeds. It may call rt_cancel_set and nothing else of the library.
+ */
+typedef void(RT_CALL* rt_progress_callback)(void* user_data, uint64_t done, uint64_t total);
+
 /* --- logging --------------------------------------------------------------------------------------------------------- */
 
 enum { RT_LOG_DEBUG = 0, RT_LOG_INFO = 1, RT_LOG_WARNING = 2 };

@@ -13,8 +13,13 @@ typedef struct rt_model rt_model;
 
 typedef struct rt_model_load_options {
   uint64_t struct_size;
-  int32_t backend;  /* RT_BACKEND_*; default CPU */
-  uint32_t threads; /* workers, the caller included; 0 (default): the CPUs that the process may use */
+  int32_t backend;         /* RT_BACKEND_*; default CPU */
+  uint32_t threads;        /* workers, the caller included; 0 (default): the CPUs that the process may use */
+  const rt_cancel* cancel; /* or NULL; a cancelled load leaves nothing */
+  rt_progress_callback progress; /* or NULL */
+  void* progress_user_data;
+  uint64_t memory_limit; /* bytes of weights and activations; 0 (default): none. What exceeds it, now or in a
+                            session, is RT_OUT_OF_MEMORY */
 } rt_model_load_options;
 
 RT_API rt_status RT_CALL rt_model_load_options_init(rt_model_load_options* options, uint64_t size);
@@ -24,11 +29,24 @@ RT_API rt_status RT_CALL rt_model_load_options_init(rt_model_load_options* optio
 RT_API rt_status RT_CALL rt_model_load(const char* path, uint64_t path_size,
                                        const rt_model_load_options* options, rt_model** model);
 
+/* From a .gguf or .rift file that is open for reading. The descriptor stays the caller's; its position is
+ * neither used nor moved. */
+RT_API rt_status RT_CALL rt_model_load_fd(int32_t descriptor, const rt_model_load_options* options,
+                                          rt_model** model);
+
+/* From the bytes of a .gguf or .rift file, which are read during the call only. */
+RT_API rt_status RT_CALL rt_model_load_buffer(const void* data, uint64_t size,
+                                              const rt_model_load_options* options, rt_model** model);
+
 /* Describes a file that rt_model_load takes without loading its weights, as one JSON document (UTF-8):
- * format, config, tensors (name, type, shape, bytes), tokenizer, an estimate of the memory. capacity and
- * *required count bytes. */
+ * format, config, tensors (name, type, shape, bytes), tokenizer, metadata, an estimate of the memory.
+ * capacity and *required count bytes. */
 RT_API rt_status RT_CALL rt_model_inspect(const char* path, uint64_t path_size, char* json, uint64_t capacity,
                                           uint64_t* required);
+RT_API rt_status RT_CALL rt_model_inspect_fd(int32_t descriptor, char* json, uint64_t capacity,
+                                             uint64_t* required);
+RT_API rt_status RT_CALL rt_model_inspect_buffer(const void* data, uint64_t size, char* json,
+                                                 uint64_t capacity, uint64_t* required);
 
 enum { RT_POSITION_LEARNED = 0, RT_POSITION_ROTARY = 1 };
 enum { RT_NORM_LAYER = 0, RT_NORM_RMS = 1 };

@@ -24,6 +24,7 @@ typedef struct rt_kv_cache_factory_options {
   uint64_t block_size;  /* tokens per page; default 16; contiguous: left at it, 0 or the maximum context */
   uint64_t block_count; /* pages of the pool; 0 (default): one full context. Contiguous: 0 */
   uint64_t maximum_context; /* longest sequence; 0 (default): the model's */
+  uint64_t memory_limit;    /* bytes of pages; 0 (default): none. A page beyond it is RT_OUT_OF_MEMORY */
 } rt_kv_cache_factory_options;
 
 RT_API rt_status RT_CALL rt_kv_cache_factory_options_init(rt_kv_cache_factory_options* options,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
-from ._native import Path, check, ffi, lib, path_bytes
-from .cancel import interruptible
+from ._native import check, ffi, integer, lib
+from .cancel import CancelFlag, interruptible
 from .errors import InvalidStateError
 from .model import Model
+from .progress import Progress
+from .source import ModelSource, Source
 from .tokenizer import Tokenizer
 
 
@@ -62,47 +65,75 @@ class Runtime:
 class ModelBundle:
     """A model file that was looked into, from which any number of runtimes are made."""
 
-    def __init__(self, path: str, info: dict[str, Any]) -> None:
+    def __init__(self, source: ModelSource, path: str, info: dict[str, Any]) -> None:
         """Not called directly: see `load`."""
+        self._source = source
         self._path = path
         self._info = info
 
     @classmethod
-    def load(cls, path: Path) -> ModelBundle:
-        """Looks into a .gguf file, a .rift file or a Hugging Face folder (config.json and model.safetensors).
+    def load(cls, source: ModelSource) -> ModelBundle:
+        """Looks into a .gguf or .rift file (by its path, open for reading, or its bytes), or a Hugging Face
+        folder by its path (config.json and model.safetensors).
 
-        Reads no weights. `InputOutputError` and `CorruptDataError` say what is wrong with it. A model that
-        this release does not run is described all the same; `instantiate` refuses it.
+        Reads no weights: `instantiate` does, and a file or bytes must be there until then.
+        `InputOutputError` and `CorruptDataError` say what is wrong with it. A model that this release does
+        not run is described all the same; `instantiate` refuses it.
         """
-        name = path_bytes(path)
+        origin = Source(source)
         required = ffi.new("uint64_t *")
 
         def call() -> bytes:
             capacity = 1 << 18
             while True:
                 document = ffi.new("char[]", capacity)
-                status = lib.rt_model_inspect(name, len(name), document, capacity, required)
+                status = origin.call("rt_model_inspect", document, capacity, required)
                 if status != lib.RT_BUFFER_TOO_SMALL:
                     check(status)
                     return bytes(ffi.buffer(document, required[0]))
                 capacity = required[0]
 
-        return cls(os.fsdecode(name), json.loads(interruptible(call)))
+        return cls(source, origin.name, json.loads(interruptible(call)))
 
     @property
     def path(self) -> str:
-        """The path as given."""
+        """The path as given; of bytes and files a name in angle brackets."""
         return self._path
 
     @property
     def info(self) -> dict[str, Any]:
-        """Format, config, tensors (name, type, shape, bytes), tokenizer and an estimate of the memory."""
+        """Format, config, tensors (name, type, shape, bytes), tokenizer, metadata and an estimate of the
+        memory."""
         return self._info
 
-    def instantiate(self, backend: str = "cpu", threads: int = 0) -> Runtime:
-        """Loads the model onto a device: "cpu" (others: `BackendUnavailableError`). threads: 0 for the
-        CPUs that the process may use."""
-        return Runtime(Model.load(self._path, backend, threads))
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """What else the file says, as text by key: the keys of a GGUF file, of config.json, or of a .rift
+        file. Long lists (a vocabulary) are left out."""
+        return MappingProxyType(self._info["metadata"])
+
+    def kv_cache_bytes(self, context: int) -> int:
+        """The memory of a paged cache (pages of 16 tokens, float32) that holds this many tokens. What a
+        model takes besides is `info["memory"]["weight_bytes"]` and the activations of its steps."""
+        pages = -(-integer(context, "context") // 16)
+        return pages * int(self._info["memory"]["kv_cache_bytes_per_page"])
+
+    def instantiate(
+        self,
+        backend: str = "cpu",
+        threads: int = 0,
+        *,
+        memory_limit: int = 0,
+        progress: Progress | None = None,
+        cancel: CancelFlag | None = None,
+    ) -> Runtime:
+        """Loads the model onto a device: "cpu" (others: `BackendUnavailableError`). The rest is
+        `Model.load`'s."""
+        return Runtime(
+            Model.load(
+                self._source, backend, threads, memory_limit=memory_limit, progress=progress, cancel=cancel
+            )
+        )
 
     def __repr__(self) -> str:
         return f"ModelBundle({self._path!r})"

@@ -36,7 +36,13 @@ class KvCacheFactory(Handle):
 
     @classmethod
     def create(
-        cls, model: Model, kind: str, block_size: int = 16, block_count: int = 0, maximum_context: int = 0
+        cls,
+        model: Model,
+        kind: str,
+        block_size: int = 16,
+        block_count: int = 0,
+        maximum_context: int = 0,
+        memory_limit: int = 0,
     ) -> KvCacheFactory:
         """`paged` or `contiguous` by name."""
         settings = options("rt_kv_cache_factory_options")
@@ -44,20 +50,28 @@ class KvCacheFactory(Handle):
         settings.block_size = integer(block_size, "block_size")
         settings.block_count = integer(block_count, "block_count")
         settings.maximum_context = integer(maximum_context, "maximum_context")
+        settings.memory_limit = integer(memory_limit, "memory_limit")
         return cls(create(lib.rt_kv_cache_factory_create, "rt_kv_cache_factory", model._pointer(), settings))
 
     @classmethod
     def paged(
-        cls, model: Model, block_size: int = 16, block_count: int = 0, maximum_context: int = 0
+        cls,
+        model: Model,
+        block_size: int = 16,
+        block_count: int = 0,
+        maximum_context: int = 0,
+        memory_limit: int = 0,
     ) -> KvCacheFactory:
         """A pool of block_count pages (0: one full context) of block_size tokens, for sequences of up to
-        maximum_context tokens (0: the model's). A page takes memory once it is used."""
-        return cls.create(model, "paged", block_size, block_count, maximum_context)
+        maximum_context tokens (0: the model's). A page takes memory once it is used; one that would exceed
+        memory_limit bytes (0: no limit) is an `OutOfMemoryError`."""
+        return cls.create(model, "paged", block_size, block_count, maximum_context, memory_limit)
 
     @classmethod
-    def contiguous(cls, model: Model, maximum_context: int = 0) -> KvCacheFactory:
-        """Caches of one page of maximum_context tokens (0: the model's) each."""
-        return cls.create(model, "contiguous", maximum_context=maximum_context)
+    def contiguous(cls, model: Model, maximum_context: int = 0, memory_limit: int = 0) -> KvCacheFactory:
+        """Caches of one page of maximum_context tokens (0: the model's) each, together of at most
+        memory_limit bytes (0: no limit)."""
+        return cls.create(model, "contiguous", maximum_context=maximum_context, memory_limit=memory_limit)
 
     def usage(self) -> KvCacheUsage:
         """Pages and memory now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, NamedTuple
 
 from ._native import (
@@ -31,7 +32,9 @@ from ._native import (
 from .cancel import CancelFlag, interruptible
 from .errors import ContextFullError
 from .kv_cache import CACHE_KINDS, KvCacheFactory
+from .progress import Progress, watched
 from .session import DecodeSession
+from .source import ModelSource, Source
 from .tokenizer import Tokenizer
 
 BACKENDS: dict[str, int] = {
@@ -127,10 +130,11 @@ class ModelInfo(NamedTuple):
     """Decode sessions alive."""
 
 
-def _load_options(backend: str, threads: int) -> Any:
+def _load_options(backend: str, threads: int, memory_limit: int) -> Any:
     settings = options("rt_model_load_options")
     settings.backend = choice(backend, "backend", BACKENDS)
     settings.threads = integer(threads, "threads", UINT32_MAX)
+    settings.memory_limit = integer(memory_limit, "memory_limit")
     return settings
 
 
@@ -149,11 +153,31 @@ class Model(Handle):
         self._config = ModelConfig._from_native(struct)
 
     @classmethod
-    def load(cls, path: Path, backend: str = "cpu", threads: int = 0) -> Model:
-        """From a .gguf file, a .rift file or a Hugging Face folder. threads: 0 for the CPUs that the
-        process may use."""
-        name, settings = path_bytes(path), _load_options(backend, threads)
-        return cls(interruptible(lambda: create(lib.rt_model_load, "rt_model", name, len(name), settings)))
+    def load(
+        cls,
+        source: ModelSource,
+        backend: str = "cpu",
+        threads: int = 0,
+        *,
+        memory_limit: int = 0,
+        progress: Progress | None = None,
+        cancel: CancelFlag | None = None,
+    ) -> Model:
+        """From a .gguf or .rift file (by its path, open for reading, or its bytes), or a Hugging Face
+        folder by its path.
+
+        threads: 0 for the CPUs that the process may use. memory_limit: bytes of weights and activations,
+        0 for none; what exceeds it, now or in a session, is an `OutOfMemoryError`. progress: called with
+        the bytes done and in all. A load that is cancelled leaves nothing.
+        """
+        origin, settings = Source(source), _load_options(backend, threads, memory_limit)
+        native = watched(
+            lambda: create(partial(origin.call, "rt_model_load"), "rt_model", settings),
+            settings,
+            progress,
+            cancel,
+        )
+        return cls(native)
 
     @classmethod
     def create(
@@ -164,14 +188,17 @@ class Model(Handle):
         tokenizer: Tokenizer | None = None,
         backend: str = "cpu",
         threads: int = 0,
+        memory_limit: int = 0,
     ) -> Model:
         """A model with random float32 parameters (normal, deviation 0.02; norms one, biases zero), the
         same for the same seed on every machine."""
         geometry = instance(config, "config", ModelConfig)._to_native() if config is not None else ffi.NULL
         text = instance(tokenizer, "tokenizer", Tokenizer)._pointer() if tokenizer is not None else ffi.NULL
-        number, settings = integer(seed, "seed"), _load_options(backend, threads)
+        number, settings = integer(seed, "seed"), _load_options(backend, threads, memory_limit)
         return cls(
-            interruptible(lambda: create(lib.rt_model_create, "rt_model", geometry, text, number, settings))
+            watched(
+                lambda: create(lib.rt_model_create, "rt_model", geometry, text, number, settings), settings
+            )
         )
 
     @property

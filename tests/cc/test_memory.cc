@@ -40,6 +40,24 @@ TEST(Memory, MovingKeepsTheCount) {
   EXPECT_EQ(account->bytes(), 0u);
 }
 
+TEST(Memory, AnAccountKeepsToItsLimitAndNamesBothNumbers) {
+  auto account = std::make_shared<MemoryAccount>(1000);
+  const Buffer half(account, 600, "half");
+  try {
+    Buffer(account, 401, "the rest");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::out_of_memory);
+    EXPECT_STREQ(error.what(), "the rest: 401 bytes are needed with the 600 held, the limit is 1000");
+  }
+  EXPECT_EQ(account->bytes(), 600u);
+  fail_buffer_after(0);
+  EXPECT_THROW(Buffer(account, 400, "a failure"), Error);
+  EXPECT_EQ(account->bytes(), 600u);
+  const Buffer rest(account, 400, "the rest");
+  EXPECT_EQ(account->bytes(), 1000u);
+}
+
 TEST(Memory, TooMuchIsOutOfMemoryAndNamesIt) {
   auto account = std::make_shared<MemoryAccount>();
   for (const size_t bytes : {SIZE_MAX, SIZE_MAX / 2, size_t(1) << 55}) {

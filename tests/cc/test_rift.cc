@@ -215,9 +215,10 @@ TEST(Rift, LoadingCanBeCancelled) {
   const Folder folder;
   write_example(folder / "a");
   CancelFlag cancel;
-  RiftReader(open_file(folder / "a"), &cancel);
+  Progress progress("loading", &cancel);
+  RiftReader(open_file(folder / "a"), &progress);
   cancel.set();
-  expect_error([&] { RiftReader(open_file(folder / "a"), &cancel); }, Status::cancelled, "loading");
+  expect_error([&] { RiftReader(open_file(folder / "a"), &progress); }, Status::cancelled, "loading");
 }
 
 TEST(Rift, ChecksDataOfManyPieces) {

@@ -4,38 +4,10 @@
 
 #include "io/gguf.h"
 #include "model/importers/model_file.h"
+#include "model/importers/tensor_names.h"
 
 namespace riftco {
 namespace {
-
-// A tensor of the file for a parameter. GGUF keeps the rows of q and k of each head in the order of interleaved rotary
-// pairs: file row 2j + s of a head is row s * width/2 + j here, where pairs are half-split.
-struct Mapping {
-  std::string tensor;
-  uint32_t head_width = 0;  // of rows to put back into half-split order; 0: rows as they are
-};
-
-Mapping map_name(const std::string& name, const ModelConfig& config) {
-  if (name == "embedding.token") return {"token_embd.weight"};
-  if (name == "head.weight") return {"output.weight"};
-  if (name.starts_with("final_norm.")) return {"output_norm" + name.substr(name.rfind('.'))};
-  const size_t at = sizeof("layers.") - 1, dot = name.find('.', at), last = name.rfind('.');
-  const std::string block = "blk." + name.substr(at, dot - at) + ".",
-                    part = name.substr(dot + 1, last - dot - 1);
-  const std::string suffix = name.substr(last);
-  static const std::pair<const char*, const char*> kParts[] = {{"attention_norm", "attn_norm"},
-                                                               {"mlp_norm", "ffn_norm"},
-                                                               {"q", "attn_q"},
-                                                               {"k", "attn_k"},
-                                                               {"v", "attn_v"},
-                                                               {"o", "attn_output"},
-                                                               {"gate", "ffn_gate"},
-                                                               {"up", "ffn_up"},
-                                                               {"down", "ffn_down"}};
-  for (const auto& [native, gguf] : kParts)
-    if (part == native) return {block + gguf + suffix, part == "q" || part == "k" ? config.head_width : 0};
-  fail(Status::internal, "the llama importer has no name for %s", name.c_str());
-}
 
 // Rows of whole heads from interleaved to half-split order.
 void unpermute(std::byte* rows, uint32_t count, uint32_t head_width, size_t row_bytes) {
@@ -52,7 +24,7 @@ void unpermute(std::byte* rows, uint32_t count, uint32_t head_width, size_t row_
 
 class GgufFile : public ModelFile {
  public:
-  explicit GgufFile(std::string_view path) : reader_(std::make_shared<File>(path)) {}
+  explicit GgufFile(std::shared_ptr<const File> file) : reader_(std::move(file)) {}
 
   const char* format() const noexcept override { return "gguf"; }
   const std::string& path() const noexcept override { return reader_.file().path(); }
@@ -131,18 +103,26 @@ class GgufFile : public ModelFile {
     return tokenizer_from_gguf(m, path());
   }
 
+  ModelMetadata metadata() const override {
+    constexpr uint64_t kMostListed = 256;
+    ModelMetadata all;
+    for (const GgufEntry& entry : reader_.metadata())
+      if (entry.count <= kMostListed) all.emplace(entry.key, gguf_value_text(entry));
+    return all;
+  }
+
   ParameterSource open(const ParameterInfo& p) const override {
     if (!config_) config_ = config();
-    const Mapping mapping = map_name(p.name, *config_);
-    const GgufTensor* tensor = reader_.find_tensor(mapping.tensor);
+    const TensorName mapping = gguf_tensor("llama", p.name);
+    const GgufTensor* tensor = reader_.find_tensor(mapping.name);
     if (!tensor)
-      fail(Status::corrupt_data, "%s: there is no tensor %s", path().c_str(), mapping.tensor.c_str());
-    check_shape(path(), mapping.tensor, tensor->shape,
+      fail(Status::corrupt_data, "%s: there is no tensor %s", path().c_str(), mapping.name.c_str());
+    check_shape(path(), mapping.name, tensor->shape,
                 p.is_vector ? std::vector<uint64_t>{p.columns} : std::vector<uint64_t>{p.rows, p.columns});
-    read_.insert(mapping.tensor);
+    read_.insert(mapping.name);
     const DType type = reader_.dtype(*tensor);
     const size_t unit = row_bytes(type, p.is_vector ? 1 : p.columns);
-    const uint32_t head = mapping.head_width;
+    const uint32_t head = mapping.interleaved ? config_->head_width : 0;
     return {type, head ? head : 1,
             [this, tensor, unit, head](uint32_t first, uint32_t units, std::byte* out) {
               reader_.read(*tensor, first * unit, {out, units * unit});
@@ -200,6 +180,8 @@ class GgufFile : public ModelFile {
 
 }  // namespace
 
-std::unique_ptr<ModelFile> open_gguf(std::string_view path) { return std::make_unique<GgufFile>(path); }
+std::unique_ptr<ModelFile> open_gguf(std::shared_ptr<const File> file) {
+  return std::make_unique<GgufFile>(std::move(file));
+}
 
 }  // namespace riftco

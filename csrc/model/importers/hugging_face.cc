@@ -18,45 +18,6 @@ using nlohmann::json;
 constexpr uint64_t kMostConfigBytes = 16 << 20;
 constexpr uint64_t kMostTokenizerBytes = 256 << 20;
 
-// Where a parameter lies. GPT-2 keeps matrices as [inputs, outputs] and q, k, v side by side in one tensor.
-struct Mapping {
-  std::string tensor;
-  bool transposed = false;
-  uint32_t part = 0, parts = 1;  // this one of `parts` equal parts of the outputs
-};
-
-Mapping map_gpt2(const std::string& name, const std::string& prefix) {
-  if (name == "embedding.token") return {prefix + "wte.weight"};
-  if (name == "embedding.position") return {prefix + "wpe.weight"};
-  if (name == "head.weight") return {"lm_head.weight"};
-  const std::string suffix = name.substr(name.rfind('.'));
-  if (name.starts_with("final_norm.")) return {prefix + "ln_f" + suffix};
-  const size_t at = sizeof("layers.") - 1, dot = name.find('.', at);
-  const std::string layer = prefix + "h." + name.substr(at, dot - at) + ".";
-  const std::string part = name.substr(dot + 1, name.rfind('.') - dot - 1);
-  const bool matrix = suffix == ".weight";
-  if (part == "attention_norm") return {layer + "ln_1" + suffix};
-  if (part == "mlp_norm") return {layer + "ln_2" + suffix};
-  if (part == "o") return {layer + "attn.c_proj" + suffix, matrix};
-  if (part == "up") return {layer + "mlp.c_fc" + suffix, matrix};
-  if (part == "down") return {layer + "mlp.c_proj" + suffix, matrix};
-  return {layer + "attn.c_attn" + suffix, matrix, part == "q" ? 0u : part == "k" ? 1u : 2u, 3};
-}
-
-Mapping map_llama(const std::string& name, const std::string& prefix) {
-  if (name == "embedding.token") return {prefix + "embed_tokens.weight"};
-  if (name == "head.weight") return {"lm_head.weight"};
-  const std::string suffix = name.substr(name.rfind('.'));
-  if (name.starts_with("final_norm.")) return {prefix + "norm" + suffix};
-  const size_t at = sizeof("layers.") - 1, dot = name.find('.', at);
-  const std::string layer = prefix + "layers." + name.substr(at, dot - at) + ".";
-  const std::string part = name.substr(dot + 1, name.rfind('.') - dot - 1);
-  if (part == "attention_norm") return {layer + "input_layernorm" + suffix};
-  if (part == "mlp_norm") return {layer + "post_attention_layernorm" + suffix};
-  if (part == "gate" || part == "up" || part == "down") return {layer + "mlp." + part + "_proj" + suffix};
-  return {layer + "self_attn." + part + "_proj" + suffix};
-}
-
 // Buffers that some checkpoints carry and that hold no parameter: causal masks, inverse frequencies.
 bool is_buffer(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
@@ -74,9 +35,9 @@ class HuggingFaceFolder : public ModelFile {
     config_json_ = parse_json(read_small_file(file("config.json"), kMostConfigBytes), file("config.json"));
     family_ = hugging_face_family(config_json_, file("config.json"));
     open_shards();
+    const char* const prefix = hugging_face_prefix(family_);
     for (const auto& [name, at] : tensors_)
-      if (name.starts_with(family_ == HuggingFaceFamily::gpt2 ? "transformer." : "model."))
-        prefix_ = family_ == HuggingFaceFamily::gpt2 ? "transformer." : "model.";
+      if (name.starts_with(prefix)) prefix_ = prefix;
   }
 
   const char* format() const noexcept override { return "huggingface"; }
@@ -92,8 +53,8 @@ class HuggingFaceFolder : public ModelFile {
   ModelConfig config() const override {
     ModelConfig config = hugging_face_config(family_, config_json_, file("config.json"));
     // As transformers does: a head that is in the file and differs from the embedding is used, whatever config.json says.
-    const char* const embedding = family_ == HuggingFaceFamily::gpt2 ? "wte.weight" : "embed_tokens.weight";
-    if (config.tied_head && !same_tensor(prefix_ + embedding, "lm_head.weight")) config.tied_head = false;
+    const std::string embedding = hugging_face_tensor(family_, "embedding.token", prefix_).name;
+    if (config.tied_head && !same_tensor(embedding, "lm_head.weight")) config.tied_head = false;
     return config;
   }
 
@@ -108,21 +69,27 @@ class HuggingFaceFolder : public ModelFile {
     return tokenizer_from_hugging_face({tokenizer_json, tokenizer_config, special, generation, chat}, path_);
   }
 
+  ModelMetadata metadata() const override {
+    ModelMetadata all;
+    for (const auto& [key, value] : config_json_.items())
+      all[key] = value.is_string() ? value.get<std::string>() : value.dump();
+    return all;
+  }
+
   ParameterSource open(const ParameterInfo& p) const override {
-    const Mapping mapping =
-        family_ == HuggingFaceFamily::gpt2 ? map_gpt2(p.name, prefix_) : map_llama(p.name, prefix_);
-    const auto found = tensors_.find(mapping.tensor);
+    const TensorName mapping = hugging_face_tensor(family_, p.name, prefix_);
+    const auto found = tensors_.find(mapping.name);
     if (found == tensors_.end())
-      fail(Status::corrupt_data, "%s: there is no tensor %s", path_.c_str(), mapping.tensor.c_str());
+      fail(Status::corrupt_data, "%s: there is no tensor %s", path_.c_str(), mapping.name.c_str());
     const SafetensorsReader& shard = *shards_[found->second];
-    const SafetensorsTensor& tensor = *shard.find(mapping.tensor);
-    read_.insert(mapping.tensor);
+    const SafetensorsTensor& tensor = *shard.find(mapping.name);
+    read_.insert(mapping.name);
     const uint64_t units = uint64_t(p.is_vector ? p.columns : p.rows), all = units * mapping.parts;
     if (p.is_vector) {
-      check_shape(path_, mapping.tensor, tensor.shape, {all});
+      check_shape(path_, mapping.name, tensor.shape, {all});
     } else {
       check_shape(
-          path_, mapping.tensor, tensor.shape,
+          path_, mapping.name, tensor.shape,
           mapping.transposed ? std::vector<uint64_t>{p.columns, all} : std::vector<uint64_t>{all, p.columns});
     }
     const DType type = shard.dtype(tensor);

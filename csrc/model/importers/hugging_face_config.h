@@ -4,10 +4,9 @@
 #include <string>
 
 #include "model/config.h"
+#include "model/importers/tensor_names.h"
 
 namespace riftco {
-
-enum class HuggingFaceFamily { gpt2, llama };
 
 // From model_type; unsupported for another one, by name.
 HuggingFaceFamily hugging_face_family(const nlohmann::json& config, const std::string& source);

@@ -7,7 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file.h"
+#include "base/progress.h"
 #include "model/config.h"
+#include "model/transformer.h"
 #include "model/weights.h"
 #include "text/tokenizer.h"
 
@@ -38,6 +41,9 @@ class ModelFile {
   virtual ModelConfig config() const = 0;
   virtual std::shared_ptr<const Tokenizer> tokenizer() const = 0;  // null: the file has none
 
+  // What else the file says, as text by key. Long lists (a vocabulary) are left out.
+  virtual ModelMetadata metadata() const = 0;
+
   // Fails when the tensor is missing, has another shape, or a type that is not read.
   virtual ParameterSource open(const ParameterInfo& parameter) const = 0;
 
@@ -45,9 +51,9 @@ class ModelFile {
   virtual std::vector<std::string> unread() const = 0;
 };
 
-std::unique_ptr<ModelFile> open_gguf(std::string_view path);
+std::unique_ptr<ModelFile> open_gguf(std::shared_ptr<const File> file);
 std::unique_ptr<ModelFile> open_hugging_face(std::string_view path);
-std::unique_ptr<ModelFile> open_rift(std::string_view path);
+std::unique_ptr<ModelFile> open_rift(std::shared_ptr<const File> file, Progress& progress);
 
 // Fails with corrupt_data unless the shape of a file's tensor is the expected one.
 void check_shape(const std::string& path, std::string_view tensor, const std::vector<uint64_t>& shape,

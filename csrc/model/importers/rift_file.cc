@@ -9,7 +9,7 @@ namespace {
 
 class RiftFile : public ModelFile {
  public:
-  explicit RiftFile(std::string_view path) : reader_(std::make_shared<File>(path)) {}
+  RiftFile(std::shared_ptr<const File> file, Progress& progress) : reader_(std::move(file), &progress) {}
 
   const char* format() const noexcept override { return "rift"; }
   const std::string& path() const noexcept override { return reader_.file().path(); }
@@ -26,6 +26,13 @@ class RiftFile : public ModelFile {
   std::shared_ptr<const Tokenizer> tokenizer() const override {
     const std::string& json = reader_.metadata().tokenizer;
     return json.empty() ? nullptr : tokenizer_from_json(json, path() + ": tokenizer");
+  }
+
+  ModelMetadata metadata() const override {
+    ModelMetadata all = reader_.all_metadata();
+    all.erase("riftco.tokenizer");
+    all.erase("riftco.types");
+    return all;
   }
 
   ParameterSource open(const ParameterInfo& p) const override {
@@ -54,6 +61,8 @@ class RiftFile : public ModelFile {
 
 }  // namespace
 
-std::unique_ptr<ModelFile> open_rift(std::string_view path) { return std::make_unique<RiftFile>(path); }
+std::unique_ptr<ModelFile> open_rift(std::shared_ptr<const File> file, Progress& progress) {
+  return std::make_unique<RiftFile>(std::move(file), progress);
+}
 
 }  // namespace riftco

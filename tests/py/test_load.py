@@ -1,0 +1,154 @@
+"""Models from paths, files and bytes; progress, cancelling, memory limits, metadata."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from riftco_transformer.artifacts import ModelBundle
+from riftco_transformer.cancel import CancelFlag
+from riftco_transformer.errors import (
+    CancelledError,
+    CorruptDataError,
+    InputOutputError,
+    OutOfMemoryError,
+)
+from riftco_transformer.kv_cache import KvCacheFactory
+from riftco_transformer.model import Model
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+def logits_of(bundle: ModelBundle) -> np.ndarray:
+    with bundle.instantiate() as runtime:
+        return runtime.model.logits([1, 2, 3])
+
+
+@pytest.mark.parametrize("kind", ["rift", "gguf"])
+def test_path_file_and_bytes_are_the_same_model(kind: str, rift_path: Path) -> None:
+    path = rift_path if kind == "rift" else GOLDEN / "gguf/llama-q8_0-tied.gguf"
+    expected = logits_of(ModelBundle.load(path))
+    data = path.read_bytes()
+    for content in (data, bytearray(data), memoryview(data)):
+        bundle = ModelBundle.load(content)
+        assert bundle.path == f"<{len(data)} bytes>"
+        assert bundle.info["format"] == kind
+        assert np.array_equal(logits_of(bundle), expected)
+    with path.open("rb") as file:
+        file.seek(3)
+        bundle = ModelBundle.load(file)
+        assert np.array_equal(logits_of(bundle), expected)
+        assert file.tell() == 3
+    with pytest.raises(ValueError, match="closed file"):
+        bundle.instantiate()
+    folder_free = ModelBundle.load(os.fspath(path))
+    assert folder_free.path == str(path)
+
+
+def test_sources_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="a model is read from a path, bytes or a file, not int"):
+        ModelBundle.load(3)  # type: ignore[arg-type]
+    with pytest.raises(io.UnsupportedOperation):
+        ModelBundle.load(io.BytesIO(b"GGUF"))
+    with pytest.raises(CorruptDataError, match="the buffer"):
+        ModelBundle.load(b"GGUF")
+    read, write = os.pipe()
+    with (
+        os.fdopen(read) as pipe,
+        os.fdopen(write, "w"),
+        pytest.raises(InputOutputError, match="not a regular"),
+    ):
+        ModelBundle.load(pipe)
+
+
+def test_progress_comes_to_its_end(rift_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    Model.load(rift_path, progress=lambda done, total: seen.append((done, total))).close()
+    assert seen[-1][0] == seen[-1][1] > 0
+    assert seen == sorted(seen)
+    assert len({total for _, total in seen}) == 1
+
+
+def test_exception_of_the_listener_ends_the_load(rift_path: Path) -> None:
+    def listener(done: int, total: int) -> None:
+        calls.append(done)
+        if len(calls) == 3:
+            raise LookupError("enough")
+
+    calls: list[int] = []
+    cancel = CancelFlag()
+    with pytest.raises(LookupError, match="enough"):
+        Model.load(rift_path, progress=listener, cancel=cancel)
+    assert len(calls) == 3
+    assert not cancel.is_set
+    Model.load(rift_path, cancel=cancel).close()
+    with pytest.raises(TypeError, match="progress must be callable, not int"):
+        Model.load(rift_path, progress=3)  # type: ignore[arg-type]
+
+
+def test_cancel(rift_path: Path) -> None:
+    cancel = CancelFlag()
+    cancel.set()
+    bundle = ModelBundle.load(rift_path)
+    with pytest.raises(CancelledError):
+        bundle.instantiate(cancel=cancel)
+    cancel.reset()
+    bundle.instantiate(cancel=cancel).close()
+
+
+def test_ctrl_c_ends_a_load(rift_path: Path) -> None:
+    """The signal comes while the library reads."""
+    with pytest.raises(KeyboardInterrupt):
+        Model.load(rift_path, progress=lambda done, total: os.kill(os.getpid(), signal.SIGINT))
+
+
+def test_memory_limits(rift_path: Path) -> None:
+    with Model.load(rift_path) as model:
+        weights = model.info.weight_bytes
+        with model.decode_session() as session:
+            session.step(1)
+        activations = model.info.workspace_bytes
+        page = ModelBundle.load(rift_path).kv_cache_bytes(1)
+        pool = KvCacheFactory.paged(model, memory_limit=page)
+        with model.decode_session(factory=pool) as session:
+            session.prefill(range(16))
+            with pytest.raises(OutOfMemoryError, match=f"{page} bytes are needed .* the limit is {page}"):
+                session.step(1)
+            assert session.size == 16
+        contiguous = KvCacheFactory.contiguous(model, memory_limit=1)
+        with model.decode_session(factory=contiguous) as session, pytest.raises(OutOfMemoryError):
+            session.step(1)
+    with pytest.raises(OutOfMemoryError, match=f"{weights} bytes are needed .* the limit is {weights - 1}"):
+        Model.load(rift_path, memory_limit=weights - 1)
+    with (
+        Model.load(rift_path, memory_limit=weights + activations) as model,
+        model.decode_session() as session,
+    ):
+        session.step(1)
+
+
+def test_estimate_is_what_is_taken(rift_path: Path) -> None:
+    bundle = ModelBundle.load(rift_path)
+    with bundle.instantiate() as runtime:
+        pool = KvCacheFactory.paged(runtime.model)
+        assert runtime.model.info.weight_bytes == bundle.info["memory"]["weight_bytes"]
+        with runtime.model.decode_session(factory=pool) as session:
+            for tokens in (1, 15, 1, 40, 7):  # up to the maximum context
+                session.prefill([1] * tokens)
+                assert pool.usage().allocated_bytes == bundle.kv_cache_bytes(session.size)
+    assert bundle.info["memory"]["kv_cache_bytes_full_context"] == bundle.kv_cache_bytes(64)
+
+
+def test_metadata() -> None:
+    gguf = ModelBundle.load(GOLDEN / "gguf/llama-q8_0-tied.gguf").metadata
+    assert gguf["general.architecture"] == "llama"
+    assert gguf["llama.block_count"].isdigit()
+    assert "tokenizer.ggml.tokens" not in gguf  # too long
+    folder = ModelBundle.load(GOLDEN / "models/gpt2-tied").metadata
+    assert folder["model_type"] == "gpt2"
+    with pytest.raises(TypeError):
+        folder["model_type"] = "x"  # type: ignore[index]
