@@ -42,5 +42,6 @@ if [ -n "$missing" ]; then
 fi
 
 [ -x .venv/bin/pip ] || "$python" -m venv --clear .venv
-.venv/bin/pip install -q --disable-pip-version-check 'meson-python>=0.16' 'meson>=1.2' ninja wheel cffi
+# pip 23.1 is the first that passes several settings of one name on to the build.
+.venv/bin/pip install -q --disable-pip-version-check 'pip>=23.1' 'meson-python>=0.16' 'meson>=1.2' ninja wheel cffi
 cp scripts/setup.sh "$done_file"
