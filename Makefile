@@ -8,7 +8,7 @@ CPP_FILES = $(shell git ls-files -co --exclude-standard -- '*.h' '*.hpp' '*.c' '
 MODEL ?= smollm2-135m
 PROMPT ?= The capital of France is
 
-.PHONY: help setup setup-test build build-test demo test check lint sanitize threads oracle bench format clean
+.PHONY: help setup setup-test build build-test demo test check lint sanitize threads neon oracle bench format clean
 
 help: ## print the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -59,6 +59,16 @@ threads: setup-test ## the unit tests that start threads, under TSan
 	@[ -f build-tsan/build.ninja ] || meson setup build-tsan -Db_sanitize=thread $(SANITIZED)
 	meson test -C build-tsan --suite threads --print-errorlogs --timeout-multiplier 4 --test-args='--gtest_filter=*Threads*'
 
+# Each test that runs a NEON kernel, on a processor with dot products and on one without. Scalar kernels are not rerun.
+neon: export GTEST_FILTER := -*/scalar
+neon: setup ## cross-build the kernels for 64-bit Arm and run their tests under qemu-user
+	@scripts/setup.sh neon
+	@scripts/aarch64/sysroot.sh build-neon-sysroot
+	@[ -f build-neon/build.ninja ] || meson setup build-neon --cross-file build-neon-sysroot/cross.ini -Dtests=enabled
+	ninja -C build-neon tests/cc/test_base tests/cc/test_core tests/cc/test_cpu
+	QEMU_CPU=max meson test -C build-neon --no-rebuild --print-errorlogs --timeout-multiplier 4 base core cpu
+	QEMU_CPU=cortex-a72 meson test -C build-neon --no-rebuild --print-errorlogs --timeout-multiplier 4 cpu
+
 oracle: build-test ## make the golden files again from the packages that own the truth (torch, transformers: gigabytes)
 	python3 -m venv build/oracle
 	build/oracle/bin/pip install -q -r tests/golden/requirements.txt
@@ -77,4 +87,4 @@ format: setup-test ## rewrite the sources in the project's style
 	ruff format .
 
 clean: ## remove what was built; .venv stays
-	rm -rf build build-asan build-tsan
+	rm -rf build build-asan build-tsan build-neon build-neon-sysroot

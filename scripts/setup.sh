@@ -1,5 +1,5 @@
 #!/bin/sh
-# usage: scripts/setup.sh demo|test
+# usage: scripts/setup.sh demo|test|neon
 # Installs what the target needs: system packages (only those that are missing) and .venv with the build tools.
 # Does nothing when it has already run with this content.
 set -eu
@@ -26,6 +26,9 @@ if [ "$purpose" = test ]; then
   need libgtest-dev has_header gtest/gtest.h
   need clang command -v clang++
   need clang-format command -v clang-format
+elif [ "$purpose" = neon ]; then
+  need g++-aarch64-linux-gnu command -v aarch64-linux-gnu-g++
+  need qemu-user command -v qemu-aarch64
 fi
 
 if [ -n "$missing" ]; then

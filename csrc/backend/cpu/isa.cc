@@ -9,6 +9,8 @@
 
 #ifdef __x86_64__
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 namespace riftco {
@@ -50,6 +52,15 @@ const Features& features() {
   static const Features found = detect();
   return found;
 }
+#elif defined(__aarch64__)
+bool has_dot_product() {
+#ifdef __linux__
+  constexpr unsigned long kDotProduct = 1ul << 20;  // HWCAP_ASIMDDP
+  return getauxval(AT_HWCAP) & kDotProduct;
+#else
+  return true;  // every 64-bit Mac has it
+#endif
+}
 #endif
 
 std::mutex mutex;
@@ -88,6 +99,9 @@ const KernelTable* cpu_kernels(CpuIsa isa) noexcept {
       return features().avx2 ? &avx2_table : nullptr;
     case CpuIsa::avx512:
       return features().avx512 ? &avx512_table : nullptr;
+#elif defined(__aarch64__)
+    case CpuIsa::neon:
+      return has_dot_product() ? &neon_dot_table : &neon_table;
 #endif
     default:
       return nullptr;

@@ -8,6 +8,9 @@ extern const KernelTable scalar_table;
 #ifdef __x86_64__
 extern const KernelTable avx2_table;
 extern const KernelTable avx512_table;
+#elif defined(__aarch64__)
+extern const KernelTable neon_table;
+extern const KernelTable neon_dot_table;  // the same with dot-product instructions (Armv8.2)
 #endif
 
 }  // namespace riftco

@@ -1,0 +1,210 @@
+// Sixteen lanes as four NEON registers, with or without the dot-product instructions. Included by vec.h only.
+#pragma once
+#include <arm_neon.h>
+
+namespace riftco {
+namespace {
+
+inline constexpr int kDotRows = 4, kAccumulators = 6, kFloatRows = 6, kFloatVectors = 1;
+
+// A vector of the same kind, lane group by lane group.
+template <class V, class Fn>
+RIFTCO_INLINE V each_quarter(Fn fn) {
+  return {{fn(0), fn(1), fn(2), fn(3)}};
+}
+
+struct F16 {
+  float32x4_t v[4];  // lanes 0..3, 4..7, 8..11, 12..15
+
+  static RIFTCO_INLINE F16 splat(float x) {
+    return each_quarter<F16>([&](int) { return vdupq_n_f32(x); });
+  }
+  static RIFTCO_INLINE F16 load(const float* p) {
+    return each_quarter<F16>([&](int i) { return vld1q_f32(p + 4 * i); });
+  }
+  static RIFTCO_INLINE F16 load_first(const float* p, uint32_t n) {
+    float lanes[16] = {};
+    std::memcpy(lanes, p, 4 * (n < 16 ? n : 16));
+    return load(lanes);
+  }
+  RIFTCO_INLINE void store(float* p) const {
+    for (int i = 0; i < 4; i++) vst1q_f32(p + 4 * i, v[i]);
+  }
+  RIFTCO_INLINE void store_first(float* p, uint32_t n) const {
+    float lanes[16];
+    store(lanes);
+    std::memcpy(p, lanes, 4 * (n < 16 ? n : 16));
+  }
+};
+struct M16 {
+  uint32x4_t v[4];
+};
+struct I16 {
+  int32x4_t v[4];
+};
+
+RIFTCO_INLINE F16 operator+(F16 x, F16 y) {
+  return each_quarter<F16>([&](int i) { return vaddq_f32(x.v[i], y.v[i]); });
+}
+RIFTCO_INLINE F16 operator-(F16 x, F16 y) {
+  return each_quarter<F16>([&](int i) { return vsubq_f32(x.v[i], y.v[i]); });
+}
+RIFTCO_INLINE F16 operator*(F16 x, F16 y) {
+  return each_quarter<F16>([&](int i) { return vmulq_f32(x.v[i], y.v[i]); });
+}
+RIFTCO_INLINE F16 operator/(F16 x, F16 y) {
+  return each_quarter<F16>([&](int i) { return vdivq_f32(x.v[i], y.v[i]); });
+}
+RIFTCO_INLINE F16 fma(F16 x, F16 y, F16 z) {
+  return each_quarter<F16>([&](int i) { return vfmaq_f32(z.v[i], x.v[i], y.v[i]); });
+}
+// Comparison and choice: the instructions for minimum and maximum treat NaN in other ways.
+RIFTCO_INLINE F16 min_second(F16 x, F16 y) {
+  return each_quarter<F16>([&](int i) { return vbslq_f32(vcltq_f32(x.v[i], y.v[i]), x.v[i], y.v[i]); });
+}
+RIFTCO_INLINE F16 max_second(F16 x, F16 y) {
+  return each_quarter<F16>([&](int i) { return vbslq_f32(vcgtq_f32(x.v[i], y.v[i]), x.v[i], y.v[i]); });
+}
+RIFTCO_INLINE float32x4_t max_nan(float32x4_t x, float32x4_t y) {
+  const uint32x4_t first = vorrq_u32(vcgtq_f32(x, y), vmvnq_u32(vceqq_f32(x, x)));
+  return vbslq_f32(first, x, y);
+}
+RIFTCO_INLINE F16 max_nan(F16 x, F16 y) {
+  return each_quarter<F16>([&](int i) { return max_nan(x.v[i], y.v[i]); });
+}
+RIFTCO_INLINE F16 abs(F16 x) {
+  return each_quarter<F16>([&](int i) { return vabsq_f32(x.v[i]); });
+}
+RIFTCO_INLINE F16 copy_sign(F16 x, F16 s) {
+  const uint32x4_t sign = vdupq_n_u32(0x80000000);
+  return each_quarter<F16>([&](int i) { return vbslq_f32(sign, s.v[i], x.v[i]); });
+}
+RIFTCO_INLINE F16 round_even(F16 x) {
+  return each_quarter<F16>([&](int i) { return vrndnq_f32(x.v[i]); });
+}
+RIFTCO_INLINE float32x4_t scale_by_power_of_two(float32x4_t x, float32x4_t n) {
+  const int32x4_t e = vcvtnq_s32_f32(n), half = vshrq_n_s32(e, 1), bias = vdupq_n_s32(127);
+  const int32x4_t first = vshlq_n_s32(vaddq_s32(half, bias), 23);
+  const int32x4_t second = vshlq_n_s32(vaddq_s32(vsubq_s32(e, half), bias), 23);
+  return vmulq_f32(vmulq_f32(x, vreinterpretq_f32_s32(first)), vreinterpretq_f32_s32(second));
+}
+RIFTCO_INLINE F16 scale_by_power_of_two(F16 x, F16 n) {
+  return each_quarter<F16>([&](int i) { return scale_by_power_of_two(x.v[i], n.v[i]); });
+}
+RIFTCO_INLINE M16 less(F16 x, F16 y) {
+  return each_quarter<M16>([&](int i) { return vcltq_f32(x.v[i], y.v[i]); });
+}
+RIFTCO_INLINE M16 first_lanes(uint32_t n) {
+  constexpr uint32_t kLanes[4] = {0, 1, 2, 3};
+  const uint32x4_t lane = vld1q_u32(kLanes);
+  return each_quarter<M16>(
+      [&](int i) { return vcltq_u32(vaddq_u32(lane, vdupq_n_u32(4 * uint32_t(i))), vdupq_n_u32(n)); });
+}
+RIFTCO_INLINE F16 select(M16 m, F16 yes, F16 no) {
+  return each_quarter<F16>([&](int i) { return vbslq_f32(m.v[i], yes.v[i], no.v[i]); });
+}
+RIFTCO_INLINE float sum(F16 x) {
+  const float32x4_t four = vaddq_f32(vaddq_f32(x.v[0], x.v[2]), vaddq_f32(x.v[1], x.v[3]));
+  const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+  return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
+RIFTCO_INLINE float largest(F16 x) {
+  const float32x4_t four = max_nan(max_nan(x.v[0], x.v[1]), max_nan(x.v[2], x.v[3]));
+  float most = vgetq_lane_f32(four, 0);
+  most = max_nan(most, vgetq_lane_f32(four, 1));
+  most = max_nan(most, vgetq_lane_f32(four, 2));
+  return max_nan(most, vgetq_lane_f32(four, 3));
+}
+RIFTCO_INLINE float largest_abs(F16 x, F16 y) {  // as integers: absolute values keep their order
+  int32x4_t most = vdupq_n_s32(0);
+  for (int i = 0; i < 4; i++) {
+    most = vmaxq_s32(most, vreinterpretq_s32_f32(vabsq_f32(x.v[i])));
+    most = vmaxq_s32(most, vreinterpretq_s32_f32(vabsq_f32(y.v[i])));
+  }
+  return __builtin_bit_cast(float, vmaxvq_s32(most));
+}
+
+RIFTCO_INLINE F16 load16(const float* p) { return F16::load(p); }
+RIFTCO_INLINE uint16x4_t load4x16bit(const void* p) { return vld1_u16(static_cast<const uint16_t*>(p)); }
+RIFTCO_INLINE F16 load16(const Half* p) {
+  return each_quarter<F16>([&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(load4x16bit(p + 4 * i))); });
+}
+RIFTCO_INLINE F16 load16(const BFloat* p) {
+  return each_quarter<F16>(
+      [&](int i) { return vreinterpretq_f32_u32(vshll_n_u16(load4x16bit(p + 4 * i), 16)); });
+}
+
+RIFTCO_INLINE F16 to_float(I16 x) {
+  return each_quarter<F16>([&](int i) { return vcvtq_f32_s32(x.v[i]); });
+}
+
+RIFTCO_INLINE int8x16_t narrow_int8(F16 x) {
+  const int16x8_t low = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(x.v[0])), vqmovn_s32(vcvtnq_s32_f32(x.v[1])));
+  const int16x8_t high = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(x.v[2])), vqmovn_s32(vcvtnq_s32_f32(x.v[3])));
+  return vmaxq_s8(vcombine_s8(vqmovn_s16(low), vqmovn_s16(high)), vdupq_n_s8(-127));
+}
+RIFTCO_INLINE int32_t store_int8(F16 x, F16 y, int8_t* q) {
+  const int8x16_t a = narrow_int8(x), b = narrow_int8(y);
+  vst1q_s8(q, a);
+  vst1q_s8(q + 16, b);
+  return vaddlvq_s8(a) + vaddlvq_s8(b);
+}
+
+RIFTCO_INLINE int8x16_t four_everywhere(const int8_t* p) {
+  int32_t four;
+  std::memcpy(&four, p, 4);
+  return vreinterpretq_s8_s32(vdupq_n_s32(four));
+}
+
+// total[o] += products of the bytes 4 o .. 4 o + 3. Two products are at most 2 x 128 x 127: below 2^15.
+RIFTCO_INLINE int32x4_t add_dot(int32x4_t total, int8x16_t w, int8x16_t x) {
+#ifdef __ARM_FEATURE_DOTPROD
+  return vdotq_s32(total, w, x);
+#else
+  const int16x8_t low = vmull_s8(vget_low_s8(w), vget_low_s8(x)), high = vmull_high_s8(w, x);
+  return vpadalq_s16(total, vpaddq_s16(low, high));
+#endif
+}
+
+template <int R>
+RIFTCO_INLINE void clear(I16 (&total)[R]) {
+  for (int r = 0; r < R; r++) total[r] = each_quarter<I16>([](int) { return vdupq_n_s32(0); });
+}
+
+template <int R>
+RIFTCO_INLINE void dot_q4(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
+  const uint8x16_t nibble = vdupq_n_u8(15);
+  clear(total);
+  RIFTCO_UNROLL
+  for (int j = 0; j < 4; j++) {
+    RIFTCO_UNROLL
+    for (int i = 0; i < 4; i++) {
+      const uint8x16_t line = vld1q_u8(w + 64 * j + 16 * i);
+      const int8x16_t low = vreinterpretq_s8_u8(vandq_u8(line, nibble));
+      const int8x16_t high = vreinterpretq_s8_u8(vshrq_n_u8(line, 4));
+      RIFTCO_UNROLL
+      for (int r = 0; r < R; r++) {
+        total[r].v[i] = add_dot(total[r].v[i], low, four_everywhere(x + 32 * r + 8 * j));
+        total[r].v[i] = add_dot(total[r].v[i], high, four_everywhere(x + 32 * r + 8 * j + 4));
+      }
+    }
+  }
+}
+
+template <int R>
+RIFTCO_INLINE void dot_q8(const int8_t* w, const int8_t* x, const RowScale*, I16 (&total)[R]) {
+  clear(total);
+  RIFTCO_UNROLL
+  for (int j = 0; j < 8; j++) {
+    RIFTCO_UNROLL
+    for (int i = 0; i < 4; i++) {
+      const int8x16_t line = vld1q_s8(w + 64 * j + 16 * i);
+      RIFTCO_UNROLL
+      for (int r = 0; r < R; r++)
+        total[r].v[i] = add_dot(total[r].v[i], line, four_everywhere(x + 32 * r + 4 * j));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace riftco
