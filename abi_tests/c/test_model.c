@@ -55,6 +55,17 @@ static void test_create(void) {
   WRONG(rotary_width, 3, RT_INVALID_ARGUMENT, "rotary_width 3");
   WRONG(rotary_base, 0.0, RT_INVALID_ARGUMENT, "rotary_base 0");
   WRONG(norm_epsilon, -1.0, RT_INVALID_ARGUMENT, "norm_epsilon -1");
+  WRONG(rotary_scaling, 5, RT_INVALID_ARGUMENT, "config.rotary_scaling is 5");
+  WRONG(rotary_scaling, RT_ROTARY_SCALING_LLAMA3, RT_INVALID_ARGUMENT, "rotary_original_context 0");
+  WRONG(rotary_original_context, 1, RT_INVALID_ARGUMENT, "rotary_original_context 1");
+  WRONG(rotary_factor, 2.0, RT_INVALID_ARGUMENT, "rotary_factor 2");
+  WRONG(rotary_slow_rotations, 1.0, RT_INVALID_ARGUMENT, "rotary_slow_rotations 1");
+  WRONG(rotary_fast_rotations, 1.0, RT_INVALID_ARGUMENT, "rotary_fast_rotations 1");
+  WRONG(rotary_attention_factor, 0.0, RT_INVALID_ARGUMENT, "rotary_attention_factor 0");
+  WRONG(sliding_window, UINT32_MAX, RT_INVALID_ARGUMENT, "sliding_window 4294967295");
+  WRONG(first_window_layer, 1, RT_INVALID_ARGUMENT, "first_window_layer is 1");
+  WRONG(qk_norm, 2, RT_INVALID_ARGUMENT, "config.qk_norm is 2");
+  WRONG(reserved, 1, RT_INVALID_ARGUMENT, "config.reserved is 1");
   wrong = config;
   wrong.vocabulary_size = 255;
   REFUSED(rt_model_create(&wrong, tokenizer, 1, NULL, &made), RT_INVALID_ARGUMENT, "256");

@@ -102,7 +102,7 @@ typedef struct {
 static const input inputs[] = {
     {"rt_model_load_options", 48, sizeof(rt_model_load_options), init_model_load_options,
      use_model_load_options},
-    {"rt_model_config", 80, sizeof(rt_model_config), init_model_config, use_model_config},
+    {"rt_model_config", 136, sizeof(rt_model_config), init_model_config, use_model_config},
     {"rt_encode_options", 32, sizeof(rt_encode_options), init_encode_options, use_encode_options},
     {"rt_kv_cache_factory_options", 48, sizeof(rt_kv_cache_factory_options), init_factory_options,
      use_factory_options},
@@ -119,7 +119,7 @@ typedef struct {
 } output;
 
 static const output outputs[] = {
-    {"rt_model_config", 80, sizeof(rt_model_config), fill_config},
+    {"rt_model_config", 136, sizeof(rt_model_config), fill_config},
     {"rt_model_info", 48, sizeof(rt_model_info), fill_info},
     {"rt_tokenizer_info", 32, sizeof(rt_tokenizer_info), fill_tokenizer_info},
     {"rt_kv_cache_usage", 40, sizeof(rt_kv_cache_usage), fill_usage},

@@ -9,6 +9,7 @@ using namespace riftco::capi;
 
 static_assert(RT_POSITION_ROTARY == int32_t(PositionKind::rotary) && RT_NORM_RMS == int32_t(NormKind::rms));
 static_assert(RT_ACTIVATION_GELU_TANH == int32_t(Activation::gelu_tanh));
+static_assert(RT_ROTARY_SCALING_FACTORS == int32_t(RotaryScaling::factors));
 static_assert(RT_ACTIVATION_SILU_GATED == int32_t(Activation::silu_gated));
 static_assert(int(RT_BIAS_Q) == int(kBiasQ) && int(RT_BIAS_NORMS) == int(kBiasNorms));
 
@@ -44,11 +45,22 @@ rt_model_config to_c(const ModelConfig& config) {
           .tied_head = config.tied_head ? 1u : 0u,
           .rotary_width = config.rotary_width,
           .rotary_base = config.rotary_base,
-          .norm_epsilon = config.norm_epsilon};
+          .norm_epsilon = config.norm_epsilon,
+          .rotary_scaling = int32_t(config.rotary_scaling),
+          .rotary_original_context = config.rotary_original_context,
+          .rotary_factor = config.rotary_factor,
+          .rotary_slow_rotations = config.rotary_slow_rotations,
+          .rotary_fast_rotations = config.rotary_fast_rotations,
+          .rotary_attention_factor = config.rotary_attention_factor,
+          .sliding_window = config.sliding_window,
+          .first_window_layer = config.first_window_layer,
+          .qk_norm = config.qk_norm ? 1u : 0u,
+          .reserved = 0};
 }
 
 ModelConfig from_c(const rt_model_config* given) {
   const rt_model_config config = read_struct(given, to_c(ModelConfig{}), "config");
+  check_reserved(config.reserved, "config.reserved");
   return {.vocabulary_size = config.vocabulary_size,
           .maximum_context = config.maximum_context,
           .layer_count = config.layer_count,
@@ -65,7 +77,17 @@ ModelConfig from_c(const rt_model_config* given) {
           .tied_head = flag_argument(config.tied_head, "config.tied_head"),
           .rotary_width = config.rotary_width,
           .rotary_base = config.rotary_base,
-          .norm_epsilon = config.norm_epsilon};
+          .norm_epsilon = config.norm_epsilon,
+          .rotary_scaling = choice_argument<RotaryScaling>(config.rotary_scaling, RT_ROTARY_SCALING_FACTORS,
+                                                           "config.rotary_scaling"),
+          .rotary_original_context = config.rotary_original_context,
+          .rotary_factor = config.rotary_factor,
+          .rotary_slow_rotations = config.rotary_slow_rotations,
+          .rotary_fast_rotations = config.rotary_fast_rotations,
+          .rotary_attention_factor = config.rotary_attention_factor,
+          .sliding_window = config.sliding_window,
+          .first_window_layer = config.first_window_layer,
+          .qk_norm = flag_argument(config.qk_norm, "config.qk_norm")};
 }
 
 }  // namespace

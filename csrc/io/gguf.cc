@@ -438,6 +438,14 @@ std::vector<double> GgufReader::get_floats(std::string_view key) const {
   return values;
 }
 
+std::vector<bool> GgufReader::get_bools(std::string_view key) const {
+  const auto is_bool = [](GgufType type) { return type == GgufType::boolean; };
+  const GgufEntry& entry = require(key, true, is_bool, "an array of booleans");
+  std::vector<bool> values(entry.count);
+  for (uint64_t i = 0; i < entry.count; i++) values[i] = entry.data[i] != std::byte{0};
+  return values;
+}
+
 DType GgufReader::dtype(const GgufTensor& tensor) const {
   switch (tensor.type) {
     case 0:

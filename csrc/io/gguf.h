@@ -75,6 +75,7 @@ class GgufReader {
   std::vector<std::string_view> get_strings(std::string_view key) const;
   std::vector<int64_t> get_integers(std::string_view key) const;  // an array of any integer type
   std::vector<double> get_floats(std::string_view key) const;     // an array of f32 or f64
+  std::vector<bool> get_bools(std::string_view key) const;        // an array of booleans
 
   DType dtype(const GgufTensor& tensor) const;  // unsupported for a type that it cannot read, by name
   // Reads bytes [at, at + out.size()) of the tensor; out_of_range beyond its end.

@@ -2,7 +2,7 @@
 
 #include <array>
 #include <cinttypes>
-#include <cmath>
+#include <set>
 
 #include "base/json.h"
 #include "model/weights.h"
@@ -34,6 +34,7 @@ constexpr std::array<Field, 8> kFields = {{{"vocabulary_size", &ModelConfig::voc
 
 constexpr std::array kPositionNames = {"learned", "rotary"};
 constexpr std::array kNormNames = {"layer", "rms"};
+constexpr std::array kScalingNames = {"none", "linear", "llama3", "yarn", "factors"};
 constexpr std::array kActivationNames = {"gelu_erf", "gelu_tanh", "silu_gated"};
 
 template <size_t N>
@@ -47,6 +48,7 @@ uint8_t number_of(const std::array<const char*, N>& names, const std::string& na
 class Reader {
  public:
   Reader(const json& object, const std::string& source) : object_(object), source_(source) {}
+  bool has(const char* name) const { return object_.contains(name); }
   uint32_t u32(const char* name) const {
     const json& value = get(name);
     if (!value.is_number_unsigned() || value.get<uint64_t>() > UINT32_MAX) refuse(name, value);
@@ -67,11 +69,18 @@ class Reader {
     if (!value.is_string()) refuse(name, value);
     return value.get<std::string>();
   }
+  // What a later release has added changes the computation.
+  void refuse_unread() const {
+    for (const auto& [name, value] : object_.items())
+      if (!read_.contains(name))
+        fail(Status::unsupported, "%s: the config's %s is not known", source_.c_str(), quoted(name).c_str());
+  }
 
  private:
   const json& get(const char* name) const {
     const auto it = object_.find(name);
     if (it == object_.end()) fail(Status::corrupt_data, "%s: the config has no %s", source_.c_str(), name);
+    read_.insert(name);
     return *it;
   }
   [[noreturn]] void refuse(const char* name, const json& value) const {
@@ -80,7 +89,37 @@ class Reader {
   }
   const json& object_;
   const std::string& source_;
+  mutable std::set<std::string> read_;
 };
+
+void validate_scaling(const ModelConfig& c, Status status, const char* from) {
+  if (size_t(c.rotary_scaling) >= kScalingNames.size())
+    fail(status, "%s: rotary_scaling %d is not known", from, int(c.rotary_scaling));
+  const bool yarn = c.rotary_scaling == RotaryScaling::yarn,
+             blended = yarn || c.rotary_scaling == RotaryScaling::llama3,
+             stretched = blended || c.rotary_scaling == RotaryScaling::linear;
+  const char* const name = kScalingNames[size_t(c.rotary_scaling)];
+  if (c.position != PositionKind::rotary && c.rotary_scaling != RotaryScaling::none)
+    fail(status, "%s: rotary_scaling is %s with learned positions", from, name);
+  constexpr double kMost = 1e6;
+  auto check = [&](bool fits, const char* field, double value) {
+    if (!fits) fail(status, "%s: %s %g does not fit rotary_scaling %s", from, field, value, name);
+  };
+  check(stretched ? c.rotary_factor > 0 && c.rotary_factor <= kMost : c.rotary_factor == 1, "rotary_factor",
+        c.rotary_factor);
+  check(blended ? c.rotary_original_context > 0 && c.rotary_original_context <= kLargest
+                : c.rotary_original_context == 0,
+        "rotary_original_context", c.rotary_original_context);
+  check(blended ? c.rotary_slow_rotations > 0 : c.rotary_slow_rotations == 0, "rotary_slow_rotations",
+        c.rotary_slow_rotations);
+  check(blended ? c.rotary_fast_rotations > c.rotary_slow_rotations && c.rotary_fast_rotations <= kMost
+                : c.rotary_fast_rotations == 0,
+        "rotary_fast_rotations", c.rotary_fast_rotations);
+  check(yarn ? c.rotary_attention_factor > 0 && c.rotary_attention_factor <= kMost
+             : c.rotary_attention_factor == 1,
+        "rotary_attention_factor", c.rotary_attention_factor);
+  if (yarn) check(c.rotary_base > 1, "rotary_base", c.rotary_base);
+}
 
 }  // namespace
 
@@ -115,6 +154,12 @@ void validate(const ModelConfig& c, Status status, const std::string& source) {
   if (c.biases >= 2 * kBiasNorms) fail(status, "%s: biases %#x names unknown projections", from, c.biases);
   if ((c.biases & kBiasGate) && c.activation != Activation::silu_gated)
     fail(status, "%s: biases %#x names the gate of a model without one", from, c.biases);
+  validate_scaling(c, status, from);
+  if (c.sliding_window > kLargest)
+    fail(status, "%s: sliding_window %u exceeds %u", from, c.sliding_window, kLargest);
+  if (c.first_window_layer >= (c.sliding_window ? c.layer_count : 1))
+    fail(status, "%s: first_window_layer is %u with a sliding_window of %u and %u layers", from,
+         c.first_window_layer, c.sliding_window, c.layer_count);
 }
 
 uint64_t parameter_count(const ModelConfig& config) {
@@ -134,6 +179,19 @@ std::string config_to_json(const ModelConfig& c) {
   out["activation"] = kActivationNames[size_t(c.activation)];
   out["biases"] = c.biases;
   out["tied_head"] = c.tied_head;
+  if (c.rotary_scaling != RotaryScaling::none) {
+    out["rotary_scaling"] = kScalingNames[size_t(c.rotary_scaling)];
+    out["rotary_original_context"] = c.rotary_original_context;
+    out["rotary_factor"] = c.rotary_factor;
+    out["rotary_slow_rotations"] = c.rotary_slow_rotations;
+    out["rotary_fast_rotations"] = c.rotary_fast_rotations;
+    out["rotary_attention_factor"] = c.rotary_attention_factor;
+  }
+  if (c.sliding_window) {
+    out["sliding_window"] = c.sliding_window;
+    out["first_window_layer"] = c.first_window_layer;
+  }
+  if (c.qk_norm) out["qk_norm"] = true;
   return out.dump();
 }
 
@@ -151,6 +209,21 @@ ModelConfig config_from_json(std::string_view text, const std::string& source) {
   c.activation = Activation(number_of(kActivationNames, reader.text("activation"), "activation", source));
   c.biases = reader.u32("biases");
   c.tied_head = reader.boolean("tied_head");
+  if (reader.has("rotary_scaling")) {
+    c.rotary_scaling =
+        RotaryScaling(number_of(kScalingNames, reader.text("rotary_scaling"), "rotary_scaling", source));
+    c.rotary_original_context = reader.u32("rotary_original_context");
+    c.rotary_factor = reader.number("rotary_factor");
+    c.rotary_slow_rotations = reader.number("rotary_slow_rotations");
+    c.rotary_fast_rotations = reader.number("rotary_fast_rotations");
+    c.rotary_attention_factor = reader.number("rotary_attention_factor");
+  }
+  if (reader.has("sliding_window")) {
+    c.sliding_window = reader.u32("sliding_window");
+    c.first_window_layer = reader.u32("first_window_layer");
+  }
+  if (reader.has("qk_norm")) c.qk_norm = reader.boolean("qk_norm");
+  reader.refuse_unread();
   validate(c, Status::corrupt_data, source);
   return c;
 }

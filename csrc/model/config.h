@@ -11,6 +11,9 @@ namespace riftco {
 
 enum class PositionKind : uint8_t { learned, rotary };
 
+// How rotary frequencies are stretched for contexts longer than the one trained on (model/rotary.h has the formulas).
+enum class RotaryScaling : uint8_t { none, linear, llama3, yarn, factors };
+
 // Numbers are those of RT_BIAS_* (include/riftco/model.h).
 enum Bias : uint32_t {
   kBiasQ = 1,
@@ -41,6 +44,15 @@ struct ModelConfig {
   uint32_t rotary_width = 0;  // rotated dims of a head
   double rotary_base = 10000.0;
   double norm_epsilon = 1e-5;
+  RotaryScaling rotary_scaling = RotaryScaling::none;  // factors: a parameter, one number for each pair
+  uint32_t rotary_original_context = 0;                // llama3, yarn: positions before stretching
+  double rotary_factor = 1.0;                          // linear, llama3, yarn
+  double rotary_slow_rotations = 0;  // llama3, yarn: pairs that turn less often over the original context are
+  double rotary_fast_rotations = 0;  // stretched, those that turn more often are not, those between in part
+  double rotary_attention_factor = 1.0;  // yarn: of cosines and sines
+  uint32_t sliding_window = 0;           // keys that a token sees, its own included; 0: all
+  uint32_t first_window_layer = 0;       // layers before it see all keys
+  bool qk_norm = false;                  // rms norm of every head of q and k
 
   bool operator==(const ModelConfig&) const = default;
 };

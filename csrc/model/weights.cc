@@ -1,15 +1,17 @@
 #include "model/weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <unordered_map>
 
 #include "base/error.h"
-#include "core/math.h"
+#include "model/rotary.h"
 
 namespace riftco {
 namespace {
 
 constexpr size_t kLine = 64;
+constexpr char kRotaryFactors[] = "rotary.factors";
 
 size_t parameter_bytes(const Device& device, const ParameterInfo& p) {
   const size_t bytes =
@@ -43,11 +45,14 @@ std::vector<ParameterInfo> parameter_list(const ModelConfig& c, DType type) {
   const uint32_t heads = c.head_count * c.head_width, kv_heads = c.kv_head_count * c.head_width;
   matrix("embedding.token", c.vocabulary_size, c.width);
   if (c.position == PositionKind::learned) matrix("embedding.position", c.maximum_context, c.width);
+  if (c.rotary_scaling == RotaryScaling::factors) vector(kRotaryFactors, c.rotary_width / 2);
   for (uint32_t l = 0; l < c.layer_count; l++) {
     const std::string layer = "layers." + std::to_string(l);
     norm(layer + ".attention_norm");
     linear(layer + ".q", heads, c.width, kBiasQ);
+    if (c.qk_norm) vector(layer + ".q_norm.weight", c.head_width);
     linear(layer + ".k", kv_heads, c.width, kBiasK);
+    if (c.qk_norm) vector(layer + ".k_norm.weight", c.head_width);
     linear(layer + ".v", kv_heads, c.width, kBiasV);
     linear(layer + ".o", c.width, heads, kBiasO);
     norm(layer + ".mlp_norm");
@@ -113,14 +118,17 @@ void Weights::build_step_model() {
   m.norm = c.norm;
   m.norm_epsilon = float(c.norm_epsilon);
   m.activation = c.activation;
-  for (uint32_t i = 0; i < c.rotary_width / 2; i++)
-    inverse_frequencies_.push_back(math::pow(c.rotary_base, -2.0 * i / c.rotary_width));
+  inverse_frequencies_.resize(c.rotary_width / 2);  // with factors from set_rows on
+  if (c.rotary_scaling != RotaryScaling::factors) inverse_frequencies_ = rotary_frequencies(c, {});
   m.inverse_frequencies = inverse_frequencies_;
+  m.rotary_scale = c.rotary_attention_factor;
   for (uint32_t l = 0; l < c.layer_count; l++) {
     const std::string at = "layers." + std::to_string(l);
     layers_.push_back({norm(at + ".attention_norm"), norm(at + ".mlp_norm"), matrix(at + ".q"),
                        matrix(at + ".k"), matrix(at + ".v"), matrix(at + ".o"), matrix(at + ".gate"),
-                       matrix(at + ".up"), matrix(at + ".down")});
+                       matrix(at + ".up"), matrix(at + ".down"), vector(at + ".q_norm.weight"),
+                       vector(at + ".k_norm.weight"),
+                       c.sliding_window && l >= c.first_window_layer ? c.sliding_window : kAllKeys});
   }
   m.layers = layers_;
   m.token_embedding = table("embedding.token", nullptr);
@@ -140,9 +148,18 @@ void Weights::set_rows(size_t index, uint32_t first, uint32_t rows, const std::b
   std::byte* const data = storage_.data() + offsets_[index];
   if (p.is_vector) {
     std::memcpy(data, file_rows, rows * stride);
+    if (p.name == kRotaryFactors) set_rotary_factors({reinterpret_cast<const float*>(data), p.columns});
   } else {
     device_.kernels->pack_rows({p.type, p.rows, p.columns, data, nullptr}, first, rows, file_rows);
   }
+}
+
+void Weights::set_rotary_factors(std::span<const float> factors) {
+  for (const float f : factors)
+    if (!(f >= 1e-6f && f <= 1e6f))
+      fail(Status::corrupt_data, "%s has %g, not in 1e-6 .. 1e6", kRotaryFactors, double(f));
+  const std::vector<double> frequencies = rotary_frequencies(config_, factors);
+  std::copy(frequencies.begin(), frequencies.end(), inverse_frequencies_.begin());
 }
 
 void Weights::get_rows(size_t index, uint32_t first, uint32_t rows, std::byte* file_rows) const {

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ namespace riftco {
 // One parameter under its native name, also the name in .rift files:
 //   embedding.token  embedding.position  final_norm.{weight,bias}  head.{weight,bias}
 //   layers.N.{attention_norm,mlp_norm}.{weight,bias}  layers.N.{q,k,v,o,gate,up,down}.{weight,bias}
+//   layers.N.{q_norm,k_norm}.weight  rotary.factors
 struct ParameterInfo {
   std::string name;
   DType type;     // matrices: as stored; vectors: f32
@@ -52,6 +54,7 @@ class Weights {
 
  private:
   void build_step_model();
+  void set_rotary_factors(std::span<const float> factors);
 
   const Device& device_;
   ModelConfig config_;

@@ -49,6 +49,15 @@ RT_API rt_status RT_CALL rt_model_inspect_buffer(const void* data, uint64_t size
                                                  uint64_t capacity, uint64_t* required);
 
 enum { RT_POSITION_LEARNED = 0, RT_POSITION_ROTARY = 1 };
+/* How rotary frequencies are stretched for contexts longer than the one trained on: all divided by a factor
+ * (linear); slow ones only (Llama 3.1, YaRN); each by its own number, which is a parameter (factors). */
+enum {
+  RT_ROTARY_SCALING_NONE = 0,
+  RT_ROTARY_SCALING_LINEAR = 1,
+  RT_ROTARY_SCALING_LLAMA3 = 2,
+  RT_ROTARY_SCALING_YARN = 3,
+  RT_ROTARY_SCALING_FACTORS = 4
+};
 enum { RT_NORM_LAYER = 0, RT_NORM_RMS = 1 };
 enum { RT_ACTIVATION_GELU_ERF = 0, RT_ACTIVATION_GELU_TANH = 1, RT_ACTIVATION_SILU_GATED = 2 };
 
@@ -83,6 +92,16 @@ typedef struct rt_model_config {
   uint32_t rotary_width; /* rotated dims of a head, even; 0 with learned positions */
   double rotary_base;
   double norm_epsilon;
+  int32_t rotary_scaling;           /* RT_ROTARY_SCALING_* */
+  uint32_t rotary_original_context; /* llama3, yarn: positions trained on; else 0 */
+  double rotary_factor;             /* linear, llama3, yarn; else 1 */
+  double rotary_slow_rotations; /* llama3, yarn, else 0: over the original context; pairs that turn less */
+  double rotary_fast_rotations; /* often than slow are divided by the factor, more often than fast are not */
+  double rotary_attention_factor; /* yarn: multiplies cosines and sines; else 1 */
+  uint32_t sliding_window;        /* keys that a token sees, its own included; 0: all */
+  uint32_t first_window_layer;    /* layers before it see all keys */
+  uint32_t qk_norm;               /* 1: rms norm of every head of q and k */
+  uint32_t reserved;              /* 0 */
 } rt_model_config;
 
 /* The native default family: pre-LN, erf GELU, biases everywhere, untied head, learned positions, epsilon

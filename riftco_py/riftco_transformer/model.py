@@ -46,6 +46,13 @@ BACKENDS: dict[str, int] = {
 _CHOICES: dict[str, dict[str, int]] = {
     "position": {"learned": lib.RT_POSITION_LEARNED, "rotary": lib.RT_POSITION_ROTARY},
     "norm": {"layer": lib.RT_NORM_LAYER, "rms": lib.RT_NORM_RMS},
+    "rotary_scaling": {
+        "none": lib.RT_ROTARY_SCALING_NONE,
+        "linear": lib.RT_ROTARY_SCALING_LINEAR,
+        "llama3": lib.RT_ROTARY_SCALING_LLAMA3,
+        "yarn": lib.RT_ROTARY_SCALING_YARN,
+        "factors": lib.RT_ROTARY_SCALING_FACTORS,
+    },
     "activation": {
         "gelu_erf": lib.RT_ACTIVATION_GELU_ERF,
         "gelu_tanh": lib.RT_ACTIVATION_GELU_TANH,
@@ -87,6 +94,24 @@ class ModelConfig:
     """Rotated dimensions of a head, even; 0 with learned positions."""
     rotary_base: float = 10000.0
     norm_epsilon: float = 1e-5
+    rotary_scaling: str = "none"
+    """"none", "linear", "llama3", "yarn" or "factors" (a parameter, one number for each rotated pair)."""
+    rotary_original_context: int = 0
+    """llama3, yarn: the positions trained on."""
+    rotary_factor: float = 1.0
+    """linear, llama3, yarn."""
+    rotary_slow_rotations: float = 0.0
+    """llama3, yarn: pairs that turn less often over the original context are divided by the factor."""
+    rotary_fast_rotations: float = 0.0
+    """llama3, yarn: pairs that turn more often are not, those between in part."""
+    rotary_attention_factor: float = 1.0
+    """yarn: multiplies cosines and sines."""
+    sliding_window: int = 0
+    """Keys that a token sees, its own included; 0: all."""
+    first_window_layer: int = 0
+    """Layers before it see all keys."""
+    qk_norm: bool = False
+    """Whether every head of q and k has an RMS norm."""
 
     def _to_native(self) -> Any:
         struct = options("rt_model_config")
@@ -96,9 +121,9 @@ class ModelConfig:
                 number: int | float = choice(value, name, _CHOICES[name])
             elif name == "biases":
                 number = sum(choice(bias, "a bias", _BIASES) for bias in frozenset(value))
-            elif name in ("rotary_base", "norm_epsilon"):
+            elif item.type == "float":
                 number = real(value, name)
-            elif name == "tied_head":
+            elif item.type == "bool":
                 number = int(instance(value, name, bool))
             else:
                 number = integer(value, name, UINT32_MAX)
@@ -111,7 +136,8 @@ class ModelConfig:
         for name, names in _CHOICES.items():
             values[name] = next(text for text, number in names.items() if number == values[name])
         values["biases"] = frozenset(name for name, bit in _BIASES.items() if struct.biases & bit)
-        values["tied_head"] = bool(struct.tied_head)
+        for name in ("tied_head", "qk_norm"):
+            values[name] = bool(values[name])
         return cls(**values)
 
 

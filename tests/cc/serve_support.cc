@@ -128,6 +128,21 @@ ModelConfig gpt2_config() {
   return c;
 }
 
+ModelConfig window_config() {
+  ModelConfig c = llama_config();
+  c.biases = kBiasQ | kBiasK | kBiasV;
+  c.qk_norm = true;
+  c.sliding_window = 100;  // less than a segment of keys, more than a tile
+  c.first_window_layer = 1;
+  c.rotary_scaling = RotaryScaling::yarn;
+  c.rotary_original_context = 128;
+  c.rotary_factor = 4;
+  c.rotary_slow_rotations = 1;
+  c.rotary_fast_rotations = 32;
+  c.rotary_attention_factor = 1.1;
+  return c;
+}
+
 ModelConfig tiny_config(uint32_t context) {
   ModelConfig c;
   c.vocabulary_size = 64;

@@ -20,8 +20,9 @@ const Device& best_device();
 
 // Not degenerate: attention is neither uniform nor on one key (test_exactness.cc checks that). 512 positions,
 // 4 layers.
-ModelConfig llama_config();  // rotary, grouped heads, rms, gated
-ModelConfig gpt2_config();   // learned positions, layer norm, biases, untied head
+ModelConfig llama_config();   // rotary, grouped heads, rms, gated
+ModelConfig gpt2_config();    // learned positions, layer norm, biases, untied head
+ModelConfig window_config();  // llama's with norms of q and k, a window of keys behind the first layer, yarn
 
 // The same small shape for tests of bookkeeping: 1 layer, `context` positions, a vocabulary of 64.
 ModelConfig tiny_config(uint32_t context = 64);

@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <string>
 
 #include "model/config.h"
+#include "model/rotary.h"
 #include "model/weights.h"
 
 namespace riftco {
@@ -23,8 +25,22 @@ ModelConfig llama_like() {
   return c;
 }
 
+ModelConfig with_everything() {
+  ModelConfig c = llama_like();
+  c.rotary_scaling = RotaryScaling::yarn;
+  c.rotary_original_context = 128;
+  c.rotary_factor = 2.5;
+  c.rotary_slow_rotations = 0.5;
+  c.rotary_fast_rotations = 32;
+  c.rotary_attention_factor = 1.25;
+  c.sliding_window = 9;
+  c.first_window_layer = 3;
+  c.qk_norm = true;
+  return c;
+}
+
 TEST(Config, JsonRoundTripsAndIsDeterministic) {
-  for (const ModelConfig& c : {ModelConfig(), llama_like()}) {
+  for (const ModelConfig& c : {ModelConfig(), llama_like(), with_everything()}) {
     const std::string json = config_to_json(c);
     EXPECT_EQ(config_from_json(json, "a test"), c);
     EXPECT_EQ(config_to_json(config_from_json(json, "a test")), json);
@@ -58,6 +74,50 @@ TEST(Config, RefusesWhatCannotBeComputedNamingTheValue) {
        },
        "here: biases 0x20 names the gate of a model without one"},
       {[](ModelConfig& c) { c.norm = NormKind(7); }, "here: norm 7 is not known"},
+      {[](ModelConfig& c) { c.rotary_scaling = RotaryScaling(5); }, "here: rotary_scaling 5 is not known"},
+      {[](ModelConfig& c) { c.rotary_factor = 2; }, "here: rotary_factor 2 does not fit rotary_scaling none"},
+      {[](ModelConfig& c) { c.rotary_original_context = 1; },
+       "here: rotary_original_context 1 does not fit rotary_scaling none"},
+      {[](ModelConfig& c) {
+         c.rotary_scaling = RotaryScaling::linear;
+         c.rotary_factor = 0;
+       },
+       "here: rotary_factor 0 does not fit rotary_scaling linear"},
+      {[](ModelConfig& c) {
+         c = with_everything();
+         c.rotary_original_context = 0;
+       },
+       "here: rotary_original_context 0 does not fit rotary_scaling yarn"},
+      {[](ModelConfig& c) {
+         c = with_everything();
+         c.rotary_fast_rotations = 0.5;
+       },
+       "here: rotary_fast_rotations 0.5 does not fit rotary_scaling yarn"},
+      {[](ModelConfig& c) {
+         c = with_everything();
+         c.rotary_attention_factor = std::nan("");
+       },
+       "here: rotary_attention_factor nan does not fit rotary_scaling yarn"},
+      {[](ModelConfig& c) {
+         c = with_everything();
+         c.rotary_base = 1;
+       },
+       "here: rotary_base 1 does not fit rotary_scaling yarn"},
+      {[](ModelConfig& c) {
+         c = with_everything();
+         c.position = PositionKind::learned;
+         c.rotary_width = 0;
+       },
+       "here: rotary_scaling is yarn with learned positions"},
+      {[](ModelConfig& c) { c.sliding_window = UINT32_MAX; },
+       "here: sliding_window 4294967295 exceeds 16777216"},
+      {[](ModelConfig& c) {
+         c.sliding_window = 5;
+         c.first_window_layer = 4;
+       },
+       "here: first_window_layer is 4 with a sliding_window of 5 and 4 layers"},
+      {[](ModelConfig& c) { c.first_window_layer = 1; },
+       "here: first_window_layer is 1 with a sliding_window of 0 and 4 layers"},
   };
   for (const Case& test : cases) {
     ModelConfig c = llama_like();
@@ -91,6 +151,43 @@ TEST(Config, RefusesBadJson) {
       EXPECT_NE(std::string(error.what()).find("f.rift"), std::string::npos) << error.what();
     }
   }
+}
+
+TEST(Config, RefusesFieldsThatALaterReleaseAdded) {
+  std::string text = config_to_json(ModelConfig());
+  text.insert(1, "\"softcap\":30,");
+  try {
+    config_from_json(text, "f.rift");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::unsupported);
+    EXPECT_STREQ(error.what(), "f.rift: the config's \"softcap\" is not known");
+  }
+}
+
+// Values of transformers 5.24 (modeling_rope_utils), in float32.
+TEST(Config, RotaryFrequenciesAreThoseOfTransformers) {
+  ModelConfig c = llama_like();
+  c.rotary_width = 16;
+  const auto expect = [&](std::vector<double> want) {
+    const std::vector<double> got = rotary_frequencies(c, std::vector<float>(8, 2.0f));
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); i++) EXPECT_NEAR(got[i], want[i], 4e-7 * want[i]) << i;
+  };
+  c.rotary_scaling = RotaryScaling::factors;
+  expect({0.5, 0.0969613791, 0.0188030154, 0.00364633254, 0.000707106723, 0.000137124094, 2.65914787e-05,
+          5.15669262e-06});
+  c.rotary_scaling = RotaryScaling::linear, c.rotary_factor = 4;
+  expect({0.25, 0.0484806895, 0.00940150768, 0.00182316627, 0.000353553361, 6.85620471e-05, 1.32957393e-05,
+          2.57834631e-06});
+  c.rotary_scaling = RotaryScaling::llama3, c.rotary_factor = 8, c.rotary_original_context = 8192;
+  c.rotary_slow_rotations = 1, c.rotary_fast_rotations = 4;
+  expect({1, 0.193922758, 0.0376060307, 0.00729266508, 0.000524846022, 3.42810235e-05, 6.64786967e-06,
+          1.28917316e-06});
+  c.rotary_scaling = RotaryScaling::yarn, c.rotary_original_context = 4096;
+  c.rotary_slow_rotations = 1, c.rotary_fast_rotations = 32;
+  expect({1, 0.193922758, 0.0266376045, 0.00303861033, 0.000176776681, 3.42810235e-05, 6.64786967e-06,
+          1.28917316e-06});
 }
 
 TEST(Config, CountsParameters) {

@@ -10,6 +10,7 @@
 
 #include "base/fp_env.h"
 #include "base/random.h"
+#include "model/rotary.h"
 #include "serve/decode_session.h"
 #include "serve/generation.h"
 #include "serve_support.h"
@@ -25,11 +26,10 @@ struct Family {
   DType type;
 };
 
-const Family kFamilies[] = {{"llama_f32", test::llama_config(), DType::f32},
-                            {"llama_f16", test::llama_config(), DType::f16},
-                            {"llama_q4_1", test::llama_config(), DType::q4_1},
-                            {"llama_q8_0", test::llama_config(), DType::q8_0},
-                            {"gpt2_f32", test::gpt2_config(), DType::f32}};
+const Family kFamilies[] = {
+    {"llama_f32", test::llama_config(), DType::f32},   {"llama_f16", test::llama_config(), DType::f16},
+    {"llama_q4_1", test::llama_config(), DType::q4_1}, {"llama_q8_0", test::llama_config(), DType::q8_0},
+    {"gpt2_f32", test::gpt2_config(), DType::f32},     {"window_f32", test::window_config(), DType::f32}};
 
 // The plain path: a contiguous cache, one thread, one token at a time. Row i follows tokens[0 .. i].
 struct Truth {
@@ -103,7 +103,8 @@ class Exactness : public testing::TestWithParam<size_t> {
 // token.
 class PlainModel {
  public:
-  explicit PlainModel(const Weights& weights) : config_(weights.config()) {
+  explicit PlainModel(const Weights& weights)
+      : config_(weights.config()), frequencies_(rotary_frequencies(config_, {})) {
     for (size_t i = 0; i < weights.parameters().size(); ++i) {
       const ParameterInfo& p = weights.parameters()[i];
       std::vector<std::byte> row(row_bytes(p.type, p.columns));
@@ -128,12 +129,12 @@ class PlainModel {
       std::vector<std::vector<double>> q, k, v;
       for (size_t t = 0; t < x.size(); ++t) {
         const auto n = norm(x[t], at + "attention_norm");
-        q.push_back(rotated(linear(n, at + "q"), t));
-        k.push_back(rotated(linear(n, at + "k"), t));
+        q.push_back(rotated(head_norm(linear(n, at + "q"), at + "q_norm"), t));
+        k.push_back(rotated(head_norm(linear(n, at + "k"), at + "k_norm"), t));
         v.push_back(linear(n, at + "v"));
       }
       for (size_t t = 0; t < x.size(); ++t) {
-        add(x[t], linear(attend(q[t], k, v, t, t + 1 == x.size()), at + "o"));
+        add(x[t], linear(attend(q[t], k, v, t, l, t + 1 == x.size()), at + "o"));
         const auto n = norm(x[t], at + "mlp_norm");
         auto up = linear(n, at + "up");
         const auto gate =
@@ -184,12 +185,21 @@ class PlainModel {
                (bias ? (*bias)[i] : 0);
     return out;
   }
+  std::vector<double> head_norm(std::vector<double> x, const std::string& name) const {
+    const uint32_t d = config_.head_width;
+    for (size_t head = 0; find(name + ".weight") && head < x.size(); head += d) {
+      const std::vector<double> normed = norm({x.data() + head, x.data() + head + d}, name);
+      std::copy(normed.begin(), normed.end(), x.begin() + ptrdiff_t(head));
+    }
+    return x;
+  }
   std::vector<double> rotated(std::vector<double> x, size_t position) const {
     const uint32_t d = config_.head_width, pairs = config_.rotary_width / 2;
+    const double size = config_.rotary_attention_factor;
     for (size_t head = 0; head < x.size(); head += d) {
       for (uint32_t i = 0; i < pairs; ++i) {
-        const double angle = double(position) * std::pow(config_.rotary_base, -double(i) / pairs);
-        const double a = x[head + i], b = x[head + i + pairs];
+        const double angle = double(position) * frequencies_[i];
+        const double a = size * x[head + i], b = size * x[head + i + pairs];
         x[head + i] = a * std::cos(angle) - b * std::sin(angle);
         x[head + i + pairs] = b * std::cos(angle) + a * std::sin(angle);
       }
@@ -197,18 +207,21 @@ class PlainModel {
     return x;
   }
   std::vector<double> attend(const std::vector<double>& q, const std::vector<std::vector<double>>& k,
-                             const std::vector<std::vector<double>>& v, size_t position, bool keep) {
+                             const std::vector<std::vector<double>>& v, size_t position, uint32_t layer,
+                             bool keep) {
     const uint32_t d = config_.head_width, group = config_.head_count / config_.kv_head_count;
+    const uint32_t window = layer < config_.first_window_layer ? 0 : config_.sliding_window;
+    const size_t begin = window && position >= window ? position + 1 - window : 0;
     std::vector<double> out(q.size());
     for (uint32_t head = 0; head < config_.head_count; ++head) {
       const size_t at = head * d, kv = head / group * d;
       std::vector<double> p(position + 1);
       double sum = 0, entropy = 0;
-      for (size_t j = 0; j <= position; ++j) {
+      for (size_t j = begin; j <= position; ++j) {
         for (uint32_t i = 0; i < d; ++i) p[j] += q[at + i] * k[j][kv + i] / std::sqrt(double(d));
         sum += p[j] = std::exp(p[j]);
       }
-      for (size_t j = 0; j <= position; ++j) {
+      for (size_t j = begin; j <= position; ++j) {
         p[j] /= sum;
         entropy -= p[j] * std::log(p[j]);
         for (uint32_t i = 0; i < d; ++i) out[at + i] += p[j] * v[j][kv + i];
@@ -219,6 +232,7 @@ class PlainModel {
   }
 
   const ModelConfig& config_;
+  const std::vector<double> frequencies_;
   std::map<std::string, std::vector<float>> parameters_;
 };
 
@@ -434,7 +448,7 @@ TEST_P(Exactness, RolloverEqualsAFreshSessionFedTheKeptSuffix) {
 
 TEST_P(Exactness, RandomCombinations) {
   const auto isas = test::available_isas();
-  for (uint64_t combination = 0; combination < 12; ++combination) {  // of each family: 60 in all
+  for (uint64_t combination = 0; combination < 12; ++combination) {  // of each family: 72 in all
     uint64_t counter = 0;
     const auto pick = [&](uint32_t below) {
       return philox(combination, counter++, 1 + GetParam())[0] % below;

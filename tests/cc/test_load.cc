@@ -169,11 +169,11 @@ TEST(Load, RefusesByNameWhatItDoesNotCompute) {
   expect_refused(
       llama, [](json& c) { c["sliding_window"] = 8; }, unsupported, "sliding_window = \"8\"");
   expect_refused(
-      llama, [](json& c) { c["rope_parameters"]["rope_type"] = "llama3"; }, unsupported, "rope_parameters");
+      llama, [](json& c) { c["rope_parameters"]["rope_type"] = "dynamic"; }, unsupported, "rope_parameters");
   expect_refused(
       llama,
       [](json& c) {
-        c["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+        c["rope_scaling"] = {{"type", "su"}, {"factor", 2.0}};
       },
       unsupported, "rope_scaling");
   expect_refused(
@@ -205,6 +205,86 @@ TEST(Load, RefusesByNameWhatItDoesNotCompute) {
       gpt2, [](json& c) { c["n_head"] = 5; }, corrupt, "n_head 5 does not divide n_embd 48");
   expect_refused(
       gpt2, [](json& c) { c["vocab_size"] = 100; }, corrupt, "the tokenizer has");
+}
+
+TEST(Load, RefusesRotaryScalingAndWindowsThatItDoesNotCompute) {
+  const auto unsupported = Status::unsupported, corrupt = Status::corrupt_data;
+  for (const char* type : {"dynamic", "longrope", "su", "proportional", "axial"})
+    expect_refused(
+        "llama-llama3", [&](json& c) { c["rope_parameters"]["rope_type"] = type; }, unsupported, type);
+  expect_refused(
+      "llama-yarn", [](json& c) { c["rope_parameters"]["truncate"] = false; }, unsupported, "truncate");
+  expect_refused(
+      "llama-yarn",
+      [](json& c) {
+        c["rope_parameters"] = {{"full_attention", c["rope_parameters"]}};
+      },
+      unsupported, "rope_parameters");
+  for (const char* field : {"factor", "low_freq_factor", "high_freq_factor"}) {
+    expect_refused(
+        "llama-llama3", [&](json& c) { c["rope_parameters"].erase(field); }, corrupt,
+        std::string("rope_parameters: there is no ") + field);
+    for (const json& value : {json(0), json(-1), json(1e300), json("4")})
+      expect_refused(
+          "llama-llama3", [&](json& c) { c["rope_parameters"][field] = value; }, corrupt, "config.json: ");
+  }
+  for (const json& value : {json(0), json(-1), json(4294967295u), json(1.5)})
+    expect_refused(
+        "llama-yarn", [&](json& c) { c["rope_parameters"]["original_max_position_embeddings"] = value; },
+        corrupt, "original");
+  expect_refused(
+      "mistral-window", [](json& c) { c["sliding_window"] = 0; }, unsupported, "sliding_window = \"0\"");
+  expect_refused(
+      "mistral-window", [](json& c) { c["sliding_window"] = -1; }, corrupt, "sliding_window");
+  expect_refused(
+      "mistral-window", [](json& c) { c["sliding_window"] = 4294967295u; }, corrupt, "sliding_window");
+  expect_refused(
+      "mistral-window", [](json& c) { c["layer_types"] = json::array({"sliding_attention"}); }, unsupported,
+      "layer_types");
+  expect_refused(
+      "mistral-window", [](json& c) { c.erase("num_key_value_heads"); }, corrupt, "num_key_value_heads");
+  const std::vector<json> layers = {json::array({"sliding_attention", "full_attention", "sliding_attention"}),
+                                    json::array({"full_attention", "sliding_attention"}),
+                                    json::array({"full_attention", "full_attention", "chunked_attention"}),
+                                    json::array()};
+  for (const json& types : layers)
+    expect_refused(
+        "qwen2-window-layers", [&](json& c) { c["layer_types"] = types; }, unsupported, "layer_types");
+  expect_refused(
+      "qwen2-window-layers", [](json& c) { c["layer_types"] = 3; }, corrupt, "layer_types");
+  expect_refused(
+      "qwen2-window-layers", [](json& c) { c["use_sliding_window"] = false; }, unsupported, "layer_types");
+  expect_refused(
+      "qwen3", [](json& c) { c["model_type"] = "qwen2"; }, corrupt, "q_proj.bias");
+}
+
+TEST(Load, AnAbsentFieldIsTransformersDefault) {
+  const TemporaryFolder folder;
+  const auto window_of = [&](const char* source, const std::function<void(json&)>& change) {
+    fs::remove_all(folder.path());
+    fs::copy(golden() / "models" / source, folder.path());
+    json config = json::parse(read_text(folder.path() / "config.json"));
+    change(config);
+    write_text(folder.path() / "config.json", config.dump());
+    const ModelConfig c = load_model(folder.path().string(), {})->config();
+    return std::pair(c.sliding_window, c.first_window_layer);
+  };
+  using Window = std::pair<uint32_t, uint32_t>;
+  EXPECT_EQ(window_of("mistral-window", [](json& c) { c.erase("sliding_window"); }), Window(4096, 0));
+  EXPECT_EQ(window_of("mistral-window", [](json& c) { c["sliding_window"] = nullptr; }), Window(0, 0));
+  EXPECT_EQ(window_of("qwen2-window-layers", [](json& c) { c.erase("layer_types"); }), Window(9, 1));
+  EXPECT_EQ(window_of("qwen2-window-layers",
+                      [](json& c) {
+                        c.erase("layer_types");
+                        c.erase("max_window_layers");
+                      }),
+            Window(0, 0));
+  EXPECT_EQ(window_of("qwen2-window-layers",
+                      [](json& c) {
+                        c.erase("layer_types");
+                        c.erase("use_sliding_window");
+                      }),
+            Window(0, 0));
 }
 
 TEST(Load, AHeadInTheFileWinsOverTheTieThatConfigJsonClaims) {

@@ -68,7 +68,8 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
         noise = torch.randn(p.shape, generator=generator)
         if p.dim() == 1:
             is_norm_weight = name.endswith("weight")
-            p.copy_(1 + 0.2 * noise if is_norm_weight else 0.2 * noise)
+            middle = 1.5 if "q_norm" in name or "k_norm" in name else 1  # without which attention is uniform
+            p.copy_(middle + 0.2 * noise if is_norm_weight else 0.2 * noise)
         elif "wte" in name or "wpe" in name or "embed_tokens" in name or "lm_head" in name:
             p.copy_(2.0 / math.sqrt(p.shape[1]) * noise)
         else:

@@ -25,7 +25,9 @@ from riftco_transformer.tokenizer import Tokenizer
 SMALL = ModelConfig(vocabulary_size=32, maximum_context=16, layer_count=1, width=16, head_count=2,
                     kv_head_count=1, head_width=8, mlp_width=24, position="rotary", norm="rms",
                     activation="silu_gated", biases=frozenset({"q", "gate"}), tied_head=True, rotary_width=8,
-                    rotary_base=5000.0, norm_epsilon=1e-6)  # fmt: skip
+                    rotary_base=5000.0, norm_epsilon=1e-6, rotary_scaling="yarn", rotary_original_context=8,
+                    rotary_factor=2.0, rotary_slow_rotations=1.0, rotary_fast_rotations=4.0,
+                    rotary_attention_factor=1.1, sliding_window=3, qk_norm=True)  # fmt: skip
 
 
 def test_config_defaults_are_the_librarys() -> None:
@@ -114,6 +116,10 @@ def test_bad_config_types() -> None:
         Model.create(ModelConfig(width=128.0))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="tied_head must be a bool, not int"):
         Model.create(ModelConfig(tied_head=1))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="qk_norm must be a bool, not int"):
+        Model.create(ModelConfig(qk_norm=1))  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="rotary_scaling must be one of none, linear"):
+        Model.create(ModelConfig(rotary_scaling="ntk"))
     with pytest.raises(InvalidArgumentError, match="seed must be in 0"):
         Model.create(SMALL, seed=-1)
 

@@ -22,7 +22,9 @@ FOLDERS = sorted(path.parent for path in (GOLDEN / "models").glob("*/golden.npz"
 def test_every_family_has_goldens() -> None:
     names = {folder.name for folder in FOLDERS}
     assert {"gpt2-tied", "gpt2-untied", "llama-mha-tied", "llama-gqa-untied", "llama-odd"} <= names
-    assert len(names) == 12
+    assert {"mistral-window", "qwen2-biases", "qwen2-window-layers", "qwen3", "qwen3-window-layers"} <= names
+    assert {"llama-linear", "llama-llama3", "llama-yarn"} <= names
+    assert len(names) == 25
 
 
 @pytest.fixture(scope="module", params=FOLDERS, ids=lambda folder: folder.name)

@@ -1,4 +1,4 @@
-// Hugging Face folders: config.json and safetensors, families gpt2 and llama.
+// Hugging Face folders: config.json and safetensors, families gpt2 and llama with its kin.
 #include <sys/stat.h>
 
 #include <algorithm>

@@ -1,6 +1,10 @@
 #include "model/importers/hugging_face_config.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "base/error.h"
+#include "core/math.h"
 
 namespace riftco {
 namespace {
@@ -15,6 +19,10 @@ class Fields {
     const auto it = object_.find(name);
     return it != object_.end() && !it->is_null();
   }
+  bool is_null(const char* name) const {
+    const auto it = object_.find(name);
+    return it != object_.end() && it->is_null();
+  }
   uint32_t u32(const char* name) const {
     if (!has(name)) fail(Status::corrupt_data, "%s: there is no %s", source_.c_str(), name);
     const json& value = object_[name];
@@ -22,8 +30,9 @@ class Fields {
     return uint32_t(value.get<uint64_t>());
   }
   uint32_t u32(const char* name, uint32_t otherwise) const { return has(name) ? u32(name) : otherwise; }
-  double number(const char* name, double otherwise) const {
-    if (!has(name)) return otherwise;
+  double number(const char* name, double otherwise) const { return has(name) ? number(name) : otherwise; }
+  double number(const char* name) const {
+    if (!has(name)) fail(Status::corrupt_data, "%s: there is no %s", source_.c_str(), name);
     if (!object_[name].is_number()) bad(name, "a number");
     return object_[name].get<double>();
   }
@@ -36,6 +45,20 @@ class Fields {
     if (!has(name)) return otherwise;
     if (!object_[name].is_string()) bad(name, "a string");
     return object_[name].get<std::string>();
+  }
+  std::vector<std::string> texts(const char* name) const {
+    std::vector<std::string> values;
+    if (!object_[name].is_array()) bad(name, "an array");
+    for (const json& value : object_[name]) {
+      if (!value.is_string()) bad(name, "an array of strings");
+      values.push_back(value.get<std::string>());
+    }
+    return values;
+  }
+  bool holds_objects() const {
+    for (const json& value : object_)
+      if (value.is_object()) return true;
+    return false;
   }
   Fields object(const char* name) const {
     if (!object_[name].is_object()) bad(name, "an object");
@@ -87,24 +110,79 @@ ModelConfig gpt2(const Fields& f, const std::string& source) {
   return c;
 }
 
-// transformers 5 writes rope_parameters, 4 wrote rope_theta and rope_scaling.
-double rotary_base(const Fields& f) {
-  double base = f.number("rope_theta", 10000.0);
-  if (f.has("rope_scaling")) {
-    const Fields scaling = f.object("rope_scaling");
-    if (scaling.text("rope_type", scaling.text("type", "default").c_str()) != "default")
-      f.refuse("rope_scaling");
-  }
-  if (f.has("rope_parameters")) {
-    const Fields rope = f.object("rope_parameters");
-    if (rope.text("rope_type", "default") != "default") f.refuse("rope_parameters");
-    if (rope.number("partial_rotary_factor", 1.0) != 1.0) f.refuse("rope_parameters");
-    base = rope.number("rope_theta", base);
-  }
-  return base;
+// The factor of cosines and sines that yarn's authors suggest.
+double yarn_attention(const Fields& rope, double factor) {
+  auto scale = [factor](double by) { return factor > 1 ? 0.1 * by * math::log(factor) + 1 : 1.0; };
+  const double one = rope.number("mscale", 0), all = rope.number("mscale_all_dim", 0);
+  return rope.number("attention_factor", one != 0 && all != 0 ? scale(one) / scale(all) : scale(1));
 }
 
-ModelConfig llama(const Fields& f, const std::string& source) {
+void read_yarn(const Fields& rope, ModelConfig& c) {
+  auto nonzero = [](double value, double otherwise) { return value != 0 ? value : otherwise; };
+  c.rotary_factor =
+      rope.number("factor", double(c.maximum_context) / std::max(c.rotary_original_context, 1u));
+  c.rotary_fast_rotations = nonzero(rope.number("beta_fast", 0), 32);
+  c.rotary_slow_rotations = nonzero(rope.number("beta_slow", 0), 1);
+  c.rotary_attention_factor = yarn_attention(rope, c.rotary_factor);
+  if (!rope.boolean("truncate", true)) rope.refuse("truncate");
+}
+
+// transformers 5 writes rope_parameters, 4 wrote rope_theta and rope_scaling; it takes the latter where both are there.
+void read_rotary(const Fields& f, ModelConfig& c) {
+  c.rotary_base = f.number("rope_theta", 10000.0);
+  const char* const name = f.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  if (!f.has(name)) return;
+  const Fields rope = f.object(name);
+  c.rotary_base = rope.number("rope_theta", c.rotary_base);
+  if (rope.holds_objects() || rope.number("partial_rotary_factor", 1.0) != 1.0) f.refuse(name);
+  const std::string type = rope.text("rope_type", rope.text("type", "default").c_str());
+  if (type == "default") return;
+  if (type == "linear") {
+    c.rotary_scaling = RotaryScaling::linear;
+    c.rotary_factor = rope.number("factor");
+    return;
+  }
+  if (type != "llama3" && type != "yarn") rope.refuse(rope.has("rope_type") ? "rope_type" : "type");
+  c.rotary_original_context = f.u32("original_max_position_embeddings",
+                                    rope.u32("original_max_position_embeddings", c.maximum_context));
+  if (type == "yarn") {
+    c.rotary_scaling = RotaryScaling::yarn;
+    read_yarn(rope, c);
+  } else {
+    c.rotary_scaling = RotaryScaling::llama3;
+    c.rotary_factor = rope.number("factor");
+    c.rotary_slow_rotations = rope.number("low_freq_factor");
+    c.rotary_fast_rotations = rope.number("high_freq_factor");
+  }
+}
+
+// Which layers see how many keys. What is absent is transformers' default.
+void read_window(HuggingFaceFamily family, const Fields& f, ModelConfig& c) {
+  if (family == HuggingFaceFamily::llama) {
+    if (f.has("sliding_window")) f.refuse("sliding_window");
+    return;
+  }
+  const bool is_mistral = family == HuggingFaceFamily::mistral;
+  const bool on = is_mistral || f.boolean("use_sliding_window", false);
+  const uint32_t window = !on || f.is_null("sliding_window") ? 0 : f.u32("sliding_window", 4096);
+  if (window == 0 && on && f.has("sliding_window")) f.refuse("sliding_window");
+  uint32_t first = window == 0 ? c.layer_count : is_mistral ? 0 : f.u32("max_window_layers", 28);
+  if (f.has("layer_types")) {
+    const std::vector<std::string> types = f.texts("layer_types");
+    first = uint32_t(std::find(types.begin(), types.end(), "sliding_attention") - types.begin());
+    const bool plain = types.size() == c.layer_count &&
+                       std::all_of(types.begin(), types.begin() + first,
+                                   [](const std::string& t) { return t == "full_attention"; }) &&
+                       std::all_of(types.begin() + first, types.end(),
+                                   [](const std::string& t) { return t == "sliding_attention"; });
+    if (!plain || is_mistral || (window == 0 && first < c.layer_count)) f.refuse("layer_types");
+  }
+  if (first >= c.layer_count) return;
+  c.sliding_window = window;
+  c.first_window_layer = first;
+}
+
+ModelConfig llama(HuggingFaceFamily family, const Fields& f, const std::string& source) {
   ModelConfig c;
   c.vocabulary_size = f.u32("vocab_size");
   c.maximum_context = f.u32("max_position_embeddings");
@@ -112,24 +190,31 @@ ModelConfig llama(const Fields& f, const std::string& source) {
   c.width = f.u32("hidden_size");
   c.mlp_width = f.u32("intermediate_size");
   c.head_count = f.u32("num_attention_heads");
-  c.kv_head_count = f.u32("num_key_value_heads", c.head_count);
+  c.kv_head_count = family == HuggingFaceFamily::llama || f.is_null("num_key_value_heads")
+                        ? f.u32("num_key_value_heads", c.head_count)
+                        : f.u32("num_key_value_heads");
   if (c.head_count == 0) fail(Status::corrupt_data, "%s: num_attention_heads is 0", source.c_str());
-  if (!f.has("head_dim") && c.width % c.head_count != 0)
+  const bool is_qwen3 = family == HuggingFaceFamily::qwen3;
+  if (!f.has("head_dim") && !is_qwen3 && c.width % c.head_count != 0)
     fail(Status::corrupt_data, "%s: num_attention_heads %u does not divide hidden_size %u", source.c_str(),
          c.head_count, c.width);
-  c.head_width = f.u32("head_dim", c.width / c.head_count);
+  c.head_width = f.u32("head_dim", is_qwen3 ? 128 : c.width / c.head_count);
   c.position = PositionKind::rotary;
   c.rotary_width = c.head_width;
   if (f.number("partial_rotary_factor", 1.0) != 1.0) f.refuse("partial_rotary_factor");
-  c.rotary_base = rotary_base(f);
+  read_rotary(f, c);
   c.norm = NormKind::rms;
   c.norm_epsilon = f.number("rms_norm_eps", 1e-6);
   if (f.text("hidden_act", "silu") != "silu") f.refuse("hidden_act");
   c.activation = Activation::silu_gated;
   c.biases = 0;
-  if (f.boolean("attention_bias", false)) c.biases |= kBiasQ | kBiasK | kBiasV | kBiasO;
-  if (f.boolean("mlp_bias", false)) c.biases |= kBiasGate | kBiasUp | kBiasDown;
-  if (f.has("sliding_window")) f.refuse("sliding_window");
+  c.qk_norm = is_qwen3;
+  const bool is_llama = family == HuggingFaceFamily::llama;
+  if (family == HuggingFaceFamily::qwen2) c.biases = kBiasQ | kBiasK | kBiasV;
+  if ((is_llama || is_qwen3) && f.boolean("attention_bias", false))
+    c.biases = kBiasQ | kBiasK | kBiasV | kBiasO;
+  if (is_llama && f.boolean("mlp_bias", false)) c.biases |= kBiasGate | kBiasUp | kBiasDown;
+  read_window(family, f, c);
   c.tied_head = f.boolean("tie_word_embeddings", false);
   return c;
 }
@@ -141,15 +226,22 @@ HuggingFaceFamily hugging_face_family(const json& config, const std::string& sou
   const Fields fields(config, source);
   const std::string type = fields.text("model_type", "");
   if (fields.has("quantization_config")) fields.refuse("quantization_config");
-  if (type == "gpt2") return HuggingFaceFamily::gpt2;
-  if (type == "llama") return HuggingFaceFamily::llama;
-  fail(Status::unsupported, "%s: model_type %s is not supported (gpt2 and llama are)", source.c_str(),
-       quoted(type).c_str());
+  static constexpr std::pair<const char*, HuggingFaceFamily> kFamilies[] = {
+      {"gpt2", HuggingFaceFamily::gpt2},
+      {"llama", HuggingFaceFamily::llama},
+      {"mistral", HuggingFaceFamily::mistral},
+      {"qwen2", HuggingFaceFamily::qwen2},
+      {"qwen3", HuggingFaceFamily::qwen3}};
+  for (const auto& [name, family] : kFamilies)
+    if (type == name) return family;
+  fail(Status::unsupported, "%s: model_type %s is not supported (gpt2, llama, mistral, qwen2 and qwen3 are)",
+       source.c_str(), quoted(type).c_str());
 }
 
 ModelConfig hugging_face_config(HuggingFaceFamily family, const json& config, const std::string& source) {
   const Fields fields(config, source);
-  const ModelConfig c = family == HuggingFaceFamily::gpt2 ? gpt2(fields, source) : llama(fields, source);
+  const ModelConfig c =
+      family == HuggingFaceFamily::gpt2 ? gpt2(fields, source) : llama(family, fields, source);
   validate(c, Status::corrupt_data, source);
   return c;
 }

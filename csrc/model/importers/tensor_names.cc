@@ -40,7 +40,9 @@ constexpr Part kGgufParts[] = {{"attention_norm", "attn_norm"},
                                {"up", "ffn_up"},
                                {"down", "ffn_down"},
                                {"final_norm", "output_norm"},
-                               {"head", "output"}};
+                               {"head", "output"},
+                               {"q_norm", "attn_q_norm"},
+                               {"k_norm", "attn_k_norm"}};
 constexpr Part kGpt2Parts[] = {{"attention_norm", "ln_1"},
                                {"mlp_norm", "ln_2"},
                                {"o", "attn.c_proj"},
@@ -54,7 +56,9 @@ constexpr Part kLlamaParts[] = {{"attention_norm", "input_layernorm"},
                                 {"o", "self_attn.o_proj"},
                                 {"gate", "mlp.gate_proj"},
                                 {"up", "mlp.up_proj"},
-                                {"down", "mlp.down_proj"}};
+                                {"down", "mlp.down_proj"},
+                                {"q_norm", "self_attn.q_norm"},
+                                {"k_norm", "self_attn.k_norm"}};
 
 uint32_t index_in_qkv(const std::string& part) { return part == "q" ? 0 : part == "k" ? 1 : 2; }
 bool is_qkv(const std::string& part) { return part == "q" || part == "k" || part == "v"; }
@@ -64,6 +68,7 @@ bool is_qkv(const std::string& part) { return part == "q" || part == "k" || part
 TensorName gguf_tensor(std::string_view architecture, const std::string& parameter) {
   if (parameter == "embedding.token") return {.name = "token_embd.weight"};
   if (parameter == "embedding.position") return {.name = "position_embd.weight"};
+  if (parameter == "rotary.factors") return {.name = "rope_freqs.weight"};
   const NativeName native(parameter);
   const std::string block = native.layer.empty() ? "" : "blk." + native.layer + ".";
   if (architecture == "gpt2" && is_qkv(native.part))

@@ -17,7 +17,7 @@ struct TensorName {
 // `parameter` is a native name (model/weights.h).
 TensorName gguf_tensor(std::string_view architecture, const std::string& parameter);
 
-enum class HuggingFaceFamily { gpt2, llama };
+enum class HuggingFaceFamily { gpt2, llama, mistral, qwen2, qwen3 };
 // "transformer." or "model.", before the names of all but the head.
 const char* hugging_face_prefix(HuggingFaceFamily family) noexcept;
 TensorName hugging_face_tensor(HuggingFaceFamily family, const std::string& parameter,

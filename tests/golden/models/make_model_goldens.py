@@ -11,7 +11,20 @@ import sys
 import safetensors.torch
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 from transformers.utils import logging
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -43,6 +56,57 @@ def llama(theta: float = 10000.0, **changes) -> LlamaForCausalLM:
         eos_token_id=2,
     )
     return LlamaForCausalLM(LlamaConfig(**(base | changes)))
+
+
+CLASSES = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "mistral": (MistralConfig, MistralForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+
+
+def small(family: str, rope: dict | None = None, **changes) -> PreTrainedModel:
+    """bfloat16 weights; a context of 64 that scaled rotary positions stretch from 16."""
+    base = dict(
+        vocab_size=293,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0} | (rope or {}),
+        tie_word_embeddings=True,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    config, model = CLASSES[family]
+    return model(config(**(base | changes))).bfloat16()
+
+
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+YARN = {  # a ramp over pairs 1 to 5 of heads of 24
+    "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32, "beta_fast": 3.0,
+    "rope_theta": 100.0,
+}  # fmt: skip
+
+
+def use_rope_scaling(folder: pathlib.Path) -> None:
+    """The spelling of transformers 4, where rope_theta stood beside rope_scaling and rope_type was once type."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    scaling = config.pop("rope_parameters")
+    config["rope_theta"] = scaling.pop("rope_theta")
+    if scaling["rope_type"] != "llama3":  # which came after the change of name
+        scaling["type"] = scaling.pop("rope_type")
+    config["rope_scaling"] = scaling
+    config["transformers_version"] = "4.42.0"
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def use_hub_names(folder: pathlib.Path) -> None:
@@ -107,6 +171,47 @@ CASES = {
             num_key_value_heads=1, theta=500000.0,
         ),
         "smollm", 293, {}, None,
+    ),
+    "mistral-window": (lambda: small("mistral", sliding_window=7), "llama-bpe", 293, {}, None),
+    "mistral-no-window": (
+        lambda: small("mistral", sliding_window=None, tie_word_embeddings=False, head_dim=12), "llama-bpe", 293,
+        {}, None,
+    ),
+    "qwen2-biases": (lambda: small("qwen2", tie_word_embeddings=False), "llama-bpe", 293, {}, None),
+    "qwen2-window-layers": (
+        lambda: small(
+            "qwen2", num_hidden_layers=3, use_sliding_window=True, sliding_window=9, max_window_layers=1
+        ),
+        "llama-bpe", 293, {}, None,
+    ),
+    "qwen3": (lambda: small("qwen3", head_dim=16), "llama-bpe", 293, {}, None),
+    "qwen3-window-layers": (
+        lambda: small(
+            "qwen3", head_dim=20, use_sliding_window=True, sliding_window=5, attention_bias=True,
+            layer_types=["full_attention", "sliding_attention"],
+        ),
+        "llama-bpe", 293, {}, None,
+    ),
+    "llama-linear": (
+        lambda: small("llama", {"rope_type": "linear", "factor": 4.0}), "llama-bpe", 293, {}, None
+    ),
+    "llama-llama3": (lambda: small("llama", LLAMA3, head_dim=16), "llama-bpe", 293, {}, None),
+    "llama-yarn": (lambda: small("llama", YARN, head_dim=24), "llama-bpe", 293, {}, None),
+    "llama-linear-v4": (
+        lambda: small("llama", {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}), "llama-bpe", 293,
+        {}, use_rope_scaling,
+    ),
+    "llama-llama3-v4": (
+        lambda: small("llama", LLAMA3 | {"rope_theta": 500000.0}, head_dim=16), "llama-bpe", 293, {},
+        use_rope_scaling,
+    ),
+    "qwen2-yarn-v4": (
+        lambda: small("qwen2", YARN | {"attention_factor": 1.3, "beta_slow": 0.5}, num_attention_heads=2),
+        "llama-bpe", 293, {}, use_rope_scaling,
+    ),
+    "qwen3-yarn-mscale": (
+        lambda: small("qwen3", YARN | {"mscale": 1.5, "mscale_all_dim": 0.5}, head_dim=24), "llama-bpe", 293,
+        {}, None,
     ),
 }  # fmt: skip
 
