@@ -1,4 +1,4 @@
-"""GGUF of the llama architecture <-> transformers, through the gguf package's quantisers and dequantisers."""
+"""GGUF of the architectures gpt2, llama, qwen2 and qwen3 <-> transformers, through the gguf package's quantisers and dequantisers."""
 
 import pathlib
 import re
@@ -6,7 +6,7 @@ import re
 import gguf
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel
 
 LAYER_NAMES = {
     "input_layernorm": "attn_norm",
@@ -18,15 +18,26 @@ LAYER_NAMES = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "ln_1": "attn_norm",
+    "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
+    "ln_2": "ffn_norm",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
 }
-TOP_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+TOP_NAMES = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+    "transformer.wte": "token_embd", "transformer.wpe": "position_embd", "transformer.ln_f": "output_norm",
+}  # fmt: skip
 
 
 def gguf_name(name: str) -> str:
     stem, suffix = name.rsplit(".", 1)
     if stem in TOP_NAMES:
         return f"{TOP_NAMES[stem]}.{suffix}"
-    layer, stem = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem).groups()
+    layer, stem = re.fullmatch(r"(?:model\.layers|transformer\.h)\.(\d+)\.(.+)", stem).groups()
     return f"blk.{layer}.{LAYER_NAMES[stem]}.{suffix}"
 
 
@@ -40,11 +51,18 @@ def split_halves(w: np.ndarray, heads: int) -> np.ndarray:
     return w.reshape(heads, -1, 2, w.shape[-1]).swapaxes(1, 2).reshape(w.shape)
 
 
-def rotary_heads(name: str, config: LlamaConfig) -> int:
-    """Heads of a q or k projection, whose rows are permuted; 0 for every other tensor."""
+def rotary_heads(name: str, config: PreTrainedConfig) -> int:
+    """Heads of a q or k projection, whose rows llama permutes; 0 for every other tensor."""
+    if config.model_type not in ("llama", "mistral"):
+        return 0
     if "q_proj" in name:
         return config.num_attention_heads
     return config.num_key_value_heads if "k_proj" in name else 0
+
+
+def is_transposed(name: str, config: PreTrainedConfig) -> bool:
+    """GPT-2's matrices in layers are [inputs, outputs] in transformers."""
+    return config.model_type == "gpt2" and ".c_" in name and name.endswith(".weight")
 
 
 def config_of(reader: gguf.GGUFReader) -> LlamaConfig:
@@ -73,27 +91,28 @@ def config_of(reader: gguf.GGUFReader) -> LlamaConfig:
 
 
 @torch.no_grad()
-def load(path: pathlib.Path) -> LlamaForCausalLM:
-    """The float32 model of the file's dequantised weights."""
+def load(path: pathlib.Path, config: PreTrainedConfig | None = None) -> PreTrainedModel:
+    """The float32 model of the file's dequantised weights; a llama where no config is given."""
     reader = gguf.GGUFReader(path)
     tensors = {t.name: t for t in reader.tensors}
-    config = config_of(reader)
-    config._attn_implementation = "eager"
-    model = LlamaForCausalLM(config).float()
+    config = config or config_of(reader)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()
     for name, p in model.named_parameters():
         tensor = tensors.pop(gguf_name(name))
         w = gguf.dequantize(tensor.data, tensor.tensor_type)
         if heads := rotary_heads(name, config):
             w = split_halves(w, heads)
+        if is_transposed(name, config):
+            w = w.T
         assert tuple(p.shape) == w.shape, (name, p.shape, w.shape)
         p.copy_(torch.from_numpy(w.copy()))
-    assert not tensors, tensors.keys()
+    assert set(tensors) <= {"rope_freqs.weight"}, tensors.keys()
     return model.eval()
 
 
-def check_against_transformers(path: pathlib.Path, model: LlamaForCausalLM) -> None:
+def check_against_transformers(path: pathlib.Path, model: PreTrainedModel) -> None:
     """transformers' own GGUF loader must give the same weights and logits."""
-    theirs = LlamaForCausalLM.from_pretrained(
+    theirs = AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32, attn_implementation="eager"
     ).eval()
     for (name, p), q in zip(model.named_parameters(), theirs.parameters(), strict=True):
