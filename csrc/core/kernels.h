@@ -4,9 +4,12 @@
 //   - an output element depends on its own row only and is reduced in one fixed order, whatever the number of
 //     rows, the page size, the share of a worker or the instruction set;
 //   - linear, float weights (f16 and bf16 widened): a = fma(x[k], w[k], a) for k = 0, 1, ...; then a + bias;
-//   - linear, quantised weights: activations as int8 per block of 32 (below), the integer dot product I of a
-//     block is exact; q8_0: a = fma(float(I), d * s, a); q4_1: the same with I over the unsigned nibbles, then
-//     a = fma(m, s * float(sum), a); blocks in k order; then a + bias;
+//   - linear, quantised weights: activations as int8 per block of 32 (below), the integer dot product I of a block with
+//     the integers of the weights is exact; blocks in k order; then a + bias. With the letters of core/dtype.h:
+//       q4_0, q5_0, q8_0   a = fma(float(I), d * s, a), I over q - 8, q - 16, q
+//       q4_1, q5_1         the same over q, then a = fma(m, s * float(sum), a)
+//       q4_k, q5_k         a = fma(float(I), (d * s[p]) * s, a), then a = fma(n * m[p], -(s * float(sum)), a)
+//       q6_k               twice for 16 inputs each, a = fma(float(I), (d * s[]) * s, a), I over q - 32
 //   - int8 activations of a block of 32: amax = max |x|; s = amax * (1/127), q = round to nearest even of
 //     x * (127 / amax) clamped to +-127, sum = sum of q. amax below 2^-100: s = 0 and q = 0. Not finite:
 //     s = NaN, q = 0;
@@ -49,7 +52,7 @@ inline constexpr uint32_t kAllKeys = UINT32_MAX;
 // Which forms of an activation the matrices that read it want.
 inline constexpr uint32_t kOperandFloat = 1, kOperandInt8 = 2;
 constexpr uint32_t operand_kind(DType weights) {
-  return weights == DType::q4_1 || weights == DType::q8_0 ? kOperandInt8 : kOperandFloat;
+  return weights > DType::bf16 ? kOperandInt8 : kOperandFloat;
 }
 
 // Rows of activations in the device's own layout, ready for `linear`. Memory comes from the step's workspace:

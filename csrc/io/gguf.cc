@@ -452,14 +452,28 @@ DType GgufReader::dtype(const GgufTensor& tensor) const {
       return DType::f32;
     case 1:
       return DType::f16;
+    case 2:
+      return DType::q4_0;
     case 3:
       return DType::q4_1;
+    case 6:
+      return DType::q5_0;
+    case 7:
+      return DType::q5_1;
     case 8:
       return DType::q8_0;
+    case 12:
+      return DType::q4_k;
+    case 13:
+      return DType::q5_k;
+    case 14:
+      return DType::q6_k;
     case 30:
       return DType::bf16;
     default:
-      fail(Status::unsupported, "%s: tensor %s has %s; F32, F16, BF16, Q4_1 and Q8_0 can be read",
+      fail(Status::unsupported,
+           "%s: tensor %s has %s; F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K can be "
+           "read",
            file_->path().c_str(), shown(tensor.name).c_str(), ggml_type_name(tensor.type).c_str());
   }
 }

@@ -88,9 +88,8 @@ void check_sum(const SafetensorsReader& reader, Progress& progress) {
 
 // The quantised type called `name`.
 const DType* quantised_type(std::string_view name) noexcept {
-  static constexpr DType kQuantised[] = {DType::q4_1, DType::q8_0};
-  for (const DType& type : kQuantised)
-    if (name == dtype_info(type).name) return &type;
+  for (const DType& type : kAllTypes)
+    if (is_quantised(type) && name == dtype_info(type).name) return &type;
   return nullptr;
 }
 

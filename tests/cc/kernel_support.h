@@ -40,6 +40,11 @@ inline bool same(float a, float b) {
   return std::isnan(a) ? std::isnan(b) : __builtin_bit_cast(uint32_t, a) == __builtin_bit_cast(uint32_t, b);
 }
 
+// Quantised types whose blocks begin with two halves, not one (q6_k: end with one).
+inline bool has_minimum(DType type) {
+  return type == DType::q4_1 || type == DType::q5_1 || type == DType::q4_k || type == DType::q5_k;
+}
+
 class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
@@ -54,20 +59,21 @@ class Random {
     for (float& x : v) x = scale * unit();
     return v;
   }
-  // Rows in file layout with sensible scales; every nibble and byte value occurs.
+  // Rows in file layout with sensible scales; every stored integer occurs.
   std::vector<std::byte> rows(DType type, size_t count, size_t inputs) {
     std::vector<std::byte> out(count * row_bytes(type, inputs));
-    std::byte* p = out.data();
-    const auto put = [&p](uint16_t v) { std::memcpy(p, &v, 2), p += 2; };
-    for (size_t i = 0; i < count * inputs / dtype_info(type).block; i++) {
+    const DTypeInfo& info = dtype_info(type);
+    const bool has_parts = info.block == 256;
+    for (std::byte* p = out.data(); p < out.data() + out.size(); p += info.bytes) {
       const float v = 0.1f * unit();
-      if (type == DType::f32) std::memcpy(p, &v, 4), p += 4;
-      if (type == DType::f16) put(float_to_half(v));
-      if (type == DType::bf16) put(float_to_bf16(v));
-      if (type == DType::q8_0 || type == DType::q4_1) put(float_to_half(0.02f * v));
-      if (type == DType::q4_1) put(float_to_half(0.5f * v));
-      for (int b = type == DType::q8_0 ? 32 : type == DType::q4_1 ? 16 : 0; b > 0; b--)
-        *p++ = std::byte(engine_() & 255);
+      const auto put = [p](size_t at, uint16_t half) { std::memcpy(p + at, &half, 2); };
+      if (type == DType::f32) std::memcpy(p, &v, 4);
+      if (type == DType::f16) put(0, float_to_half(v));
+      if (type == DType::bf16) put(0, float_to_bf16(v));
+      if (!is_quantised(type)) continue;
+      for (uint32_t i = 0; i < info.bytes; i++) p[i] = std::byte(engine_() & 255);
+      put(type == DType::q6_k ? 208 : 0, float_to_half((has_parts ? 0.001f : 0.02f) * v));
+      if (has_minimum(type)) put(2, float_to_half((has_parts ? 0.001f : 0.05f) * unit()));
     }
     return out;
   }

@@ -35,23 +35,79 @@ uint16_t u16(const std::byte* p) {
   return v;
 }
 
-float quantised_dot(DType type, const std::byte* w, const float* x, uint32_t inputs) {
-  float a = 0;
-  for (uint32_t k = 0; k < inputs; k += 32, w += dtype_info(type).bytes) {
-    const Block b = quantise(x + k);
-    const float d = half_to_float(u16(w));
-    int32_t dot = 0;
-    if (type == DType::q8_0) {
-      for (int i = 0; i < 32; i++) dot += int(int8_t(w[2 + i])) * b.q[i];
-      a = std::fma(float(dot), d * b.scale, a);
-    } else {
-      for (int i = 0; i < 32; i++) {
-        const int byte = int(w[4 + i % 16]);
-        dot += (i < 16 ? byte & 15 : byte >> 4) * b.q[i];
-      }
-      a = std::fma(float(dot), d * b.scale, a);
-      a = std::fma(half_to_float(u16(w + 2)), b.scale * float(b.sum), a);
+// What the products take of 32 inputs of a quantised row: integers, a scale for each half, what is added.
+struct Part {
+  int q[32];
+  float scale[2];
+  float minimum = 0;
+};
+
+int bits(const std::byte* p, int at, int shift, int mask) { return int(p[at]) >> shift & mask; }
+float half(const std::byte* p) { return half_to_float(u16(p)); }
+
+Part part_of(DType type, const std::byte* w, int part) {
+  Part out;
+  const auto six = [w, part](int first) {  // number `part` of the 8 that begin at byte 4 + first
+    if (part < 4) return bits(w, 4 + first + part, 0, 63);
+    return bits(w, 8 + part, first, 15) | bits(w, first + part, 6, 3) << 4;
+  };
+  const float d = half(w);
+  out.scale[0] = out.scale[1] = d;
+  for (int i = 0; i < 32; i++) {
+    const int nibble_shift = i < 16 ? 0 : 4, part_shift = 4 * (part % 2), at = 32 * (part / 2) + i;
+    switch (type) {
+      case DType::q8_0:
+        out.q[i] = int8_t(w[2 + i]);
+        break;
+      case DType::q4_0:
+        out.q[i] = bits(w, 2 + i % 16, nibble_shift, 15) - 8;
+        break;
+      case DType::q4_1:
+        out.q[i] = bits(w, 4 + i % 16, nibble_shift, 15);
+        break;
+      case DType::q5_0:
+        out.q[i] = (bits(w, 6 + i % 16, nibble_shift, 15) | bits(w, 2 + i / 8, i % 8, 1) << 4) - 16;
+        break;
+      case DType::q5_1:
+        out.q[i] = bits(w, 8 + i % 16, nibble_shift, 15) | bits(w, 4 + i / 8, i % 8, 1) << 4;
+        break;
+      case DType::q4_k:
+        out.q[i] = bits(w, 16 + at, part_shift, 15);
+        break;
+      case DType::q5_k:
+        out.q[i] = bits(w, 48 + at, part_shift, 15) | bits(w, 16 + i, part, 1) << 4;
+        break;
+      default:  // q6_k
+        out.q[i] = (bits(w, 64 * (part / 4) + 32 * (part % 2) + i, part % 4 < 2 ? 0 : 4, 15) |
+                    bits(w, 128 + 32 * (part / 4) + i, 2 * (part % 4), 3) << 4) -
+                   32;
     }
+  }
+  if (type == DType::q4_1 || type == DType::q5_1) out.minimum = half(w + 2);
+  if (type == DType::q4_k || type == DType::q5_k) {
+    out.scale[0] = out.scale[1] = d * float(six(0));
+    out.minimum = -(half(w + 2) * float(six(4)));
+  }
+  if (type == DType::q6_k)
+    for (int h = 0; h < 2; h++) out.scale[h] = half(w + 208) * float(int8_t(w[192 + 2 * part + h]));
+  return out;
+}
+
+float quantised_dot(DType type, const std::byte* w, const float* x, uint32_t inputs) {
+  const DTypeInfo& info = dtype_info(type);
+  const int halves = type == DType::q6_k ? 2 : 1;
+  float a = 0;
+  for (uint32_t k = 0; k < inputs; k += 32) {
+    const Block b = quantise(x + k);
+    const Part part = part_of(type, w + k / info.block * info.bytes, int(k % info.block / 32));
+    for (int h = 0; h < halves; h++) {
+      int32_t dot = 0;
+      for (int i = 32 / halves * h; i < 32 / halves * (h + 1); i++) dot += part.q[i] * b.q[i];
+      a = std::fma(float(dot), part.scale[h] * b.scale, a);
+    }
+    const bool has_minimum =
+        type == DType::q4_1 || type == DType::q5_1 || type == DType::q4_k || type == DType::q5_k;
+    if (has_minimum) a = std::fma(part.minimum, b.scale * float(b.sum), a);
   }
   return a;
 }

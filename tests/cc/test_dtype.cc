@@ -26,10 +26,11 @@ std::vector<std::byte> read_golden(const std::string& name) {
 
 // The gguf package's dequantiser, bit for bit: <type>.blocks.bin are file blocks, <type>.values.bin their float32 values.
 TEST(DType, DequantisesAsTheGgufPackageDoes) {
-  for (const DType type : {DType::q4_1, DType::q8_0}) {
+  for (const DType type : kAllTypes) {
+    if (!is_quantised(type)) continue;
     const std::string name = dtype_info(type).name;
     const auto blocks = read_golden(name + ".blocks.bin"), expected = read_golden(name + ".values.bin");
-    const size_t count = blocks.size() / dtype_info(type).bytes * 32;
+    const size_t count = blocks.size() / dtype_info(type).bytes * dtype_info(type).block;
     ASSERT_GT(count, 1000u);
     ASSERT_EQ(expected.size(), 4 * count);
     std::vector<float> values(count);
@@ -93,6 +94,8 @@ TEST(DType, FloatToBf16RoundsToNearestEven) {
 TEST(DType, RowsAreWholeBlocks) {
   EXPECT_EQ(row_bytes(DType::q4_1, 64), 40u);
   EXPECT_EQ(row_bytes(DType::q8_0, 32), 34u);
+  EXPECT_EQ(row_bytes(DType::q6_k, 512), 420u);
+  EXPECT_THROW(row_bytes(DType::q4_k, 128), Error);
   EXPECT_EQ(row_bytes(DType::f16, 7), 14u);
   EXPECT_THROW(row_bytes(DType::q8_0, 33), Error);
   EXPECT_THROW(row_bytes(DType::f32, UINT64_MAX / 2), Error);
@@ -107,11 +110,18 @@ TEST(DType, FindsWhatIsNotFinite) {
   const std::vector<uint16_t> halves{0x3C00, 0x7C00}, bf16{0x3F80, 0x7F80};
   EXPECT_FALSE(row_is_finite(DType::f16, reinterpret_cast<const std::byte*>(halves.data()), 2));
   EXPECT_FALSE(row_is_finite(DType::bf16, reinterpret_cast<const std::byte*>(bf16.data()), 2));
-  for (const DType type : {DType::q4_1, DType::q8_0}) {
-    std::vector<std::byte> block(2 * dtype_info(type).bytes);
-    EXPECT_TRUE(row_is_finite(type, block.data(), 64));
-    block[dtype_info(type).bytes + 1] = std::byte(0x7E);  // the second block's scale
-    EXPECT_FALSE(row_is_finite(type, block.data(), 64));
+  for (const DType type : kAllTypes) {
+    if (!is_quantised(type)) continue;
+    const DTypeInfo& info = dtype_info(type);
+    std::vector<size_t> scales = {type == DType::q6_k ? 208u : 0u};
+    if (type == DType::q4_1 || type == DType::q5_1 || type == DType::q4_k || type == DType::q5_k)
+      scales.push_back(2);
+    for (const size_t at : scales) {
+      std::vector<std::byte> blocks(2 * info.bytes);
+      EXPECT_TRUE(row_is_finite(type, blocks.data(), 2 * info.block));
+      blocks[info.bytes + at + 1] = std::byte(0x7E);  // in the second block
+      EXPECT_FALSE(row_is_finite(type, blocks.data(), 2 * info.block)) << info.name << " " << at;
+    }
   }
 }
 

@@ -128,7 +128,7 @@ TEST(Gguf, ReadsTheTensorsThatItsPackageWrites) {
   const GgufTensor& listed = *reader.find_tensor("q5_0");
   EXPECT_EQ(listed.bytes, 44u);
   EXPECT_EQ(ggml_type_name(listed.type), "Q5_0");
-  expect_error([&] { reader.dtype(listed); }, Status::unsupported, "\"q5_0\" has Q5_0");
+  EXPECT_EQ(reader.dtype(listed), DType::q5_0);
   EXPECT_EQ(reader.find_tensor("q5"), nullptr);
   std::string part(40, '\0');
   expect_error([&] { reader.read(listed, 5, std::as_writable_bytes(std::span(part))); }, Status::out_of_range,
@@ -138,15 +138,18 @@ TEST(Gguf, ReadsTheTensorsThatItsPackageWrites) {
 TEST(Gguf, ReadsEveryTypeThatTheEngineHas) {
   const Folder folder;
   const std::vector<std::pair<uint32_t, DType>> types = {
-      {0, DType::f32}, {1, DType::f16}, {3, DType::q4_1}, {8, DType::q8_0}, {30, DType::bf16}};
+      {0, DType::f32},   {1, DType::f16},   {2, DType::q4_0}, {3, DType::q4_1},
+      {6, DType::q5_0},  {7, DType::q5_1},  {8, DType::q8_0}, {12, DType::q4_k},
+      {13, DType::q5_k}, {14, DType::q6_k}, {30, DType::bf16}};
+  ASSERT_EQ(types.size(), std::size(kAllTypes));
   for (const auto& [number, type] : types) {
-    const size_t bytes = 3 * row_bytes(type, 64);
-    write_bytes(folder / "a", file_of({{}, {tensor("t", {64, 3}, number, 0)}, bytes}));
+    const size_t bytes = 3 * row_bytes(type, 256);
+    write_bytes(folder / "a", file_of({{}, {tensor("t", {256, 3}, number, 0)}, bytes}));
     const GgufReader reader(open_file(folder / "a"));
     EXPECT_EQ(reader.dtype(reader.tensors()[0]), type);
     EXPECT_EQ(reader.tensors()[0].bytes, bytes);
     EXPECT_EQ(ggml_type_name(number).size(), std::strlen(dtype_info(type).name));
-    expect_bytes_refused(file_of({{}, {tensor("t", {64, 3}, number, 0)}, bytes - 1}), "the data at");
+    expect_bytes_refused(file_of({{}, {tensor("t", {256, 3}, number, 0)}, bytes - 1}), "the data at");
   }
 }
 
@@ -158,6 +161,9 @@ TEST(Gguf, ListsTypesThatItDoesNotKnow) {
   EXPECT_EQ(reader.tensors()[0].bytes, 0u);
   EXPECT_EQ(reader.tensors()[1].offset, std::filesystem::file_size(folder / "a") - 32);
   expect_error([&] { reader.dtype(reader.tensors()[0]); }, Status::unsupported, "\"new\" has type 99");
+  write_bytes(folder / "a", file_of({{}, {tensor("t", {256, 3}, 10, 0)}, 3 * 84}));
+  const GgufReader coarse(open_file(folder / "a"));
+  expect_error([&] { coarse.dtype(coarse.tensors()[0]); }, Status::unsupported, "\"t\" has Q2_K");
   expect_refused({{}, {tensor("new", {5}, 99, 0), tensor("t", {1}, 0, 0)}, 4}, "the one before ends at 1");
   expect_refused({{}, {tensor("new", {5}, 99, 32)}, 32}, "the data at 32");
 }

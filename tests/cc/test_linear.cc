@@ -55,18 +55,18 @@ class Linear : public KernelTest {
 };
 RIFTCO_ALL_INSTRUCTION_SETS(Linear);
 
-constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16, DType::q4_1, DType::q8_0};
 constexpr uint32_t kRows[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
                               13, 14, 15, 16, 17, 18, 19, 20, 63, 64, 65, 256};
 
 std::vector<uint32_t> widths(DType type) {
+  if (dtype_info(type).block == 256) return {256, 768};
   if (is_quantised(type)) return {32, 64, 96, 576};
   return {1, 7, 31, 33, 576};
 }
 
 TEST_P(Linear, EveryTypeRowCountAndOddSizeEqualsTheReference) {
   Random random(1);
-  for (DType type : kTypes)
+  for (DType type : kAllTypes)
     for (uint32_t inputs : widths(type))
       for (uint32_t outputs : {1u, 15u, 16u, 17u, 33u, 100u}) {
         const Matrix m = matrix(type, outputs, inputs, outputs % 2 == 1, random);
@@ -93,10 +93,10 @@ TEST_P(Linear, EveryTypeRowCountAndOddSizeEqualsTheReference) {
 
 TEST_P(Linear, ThreeMatricesOfMixedTypesShareOneOperand) {
   Random random(2);
-  const uint32_t inputs = 96;
+  const uint32_t inputs = 256;
   const Matrix a = matrix(DType::q4_1, 50, inputs, true, random),
                b = matrix(DType::f16, 23, inputs, false, random),
-               c = matrix(DType::q8_0, 70, inputs, true, random);
+               c = matrix(DType::q6_k, 70, inputs, true, random);
   const Matrix* all[] = {&a, &b, &c};
   for (uint32_t rows : {1u, 5u, 37u})
     for (uint32_t count : {1u, 2u, 3u, 7u, 40u})
@@ -128,14 +128,16 @@ TEST_P(Linear, ThreeMatricesOfMixedTypesShareOneOperand) {
 // Values at the edges: extreme integers, zeros of both signs, subnormals, tiny and huge blocks.
 TEST_P(Linear, ExtremeValuesEqualTheReference) {
   Random random(3);
-  const uint32_t inputs = 64, outputs = 32, rows = 12;
-  for (DType type : kTypes) {
+  const uint32_t inputs = 256, outputs = 32, rows = 12;
+  for (DType type : kAllTypes) {
     std::vector<std::byte> file = random.rows(type, outputs, inputs);
-    for (size_t i = 0; is_quantised(type) && i < file.size() / 2;
-         i++) {  // all -128, or all fifteens; d, m stay
-      const size_t in_block = i % dtype_info(type).bytes;
-      if (in_block >= (type == DType::q8_0 ? 2u : 4u))
-        file[i] = type == DType::q8_0 ? std::byte(0x80) : std::byte(0xFF);
+    for (size_t i = 0; is_quantised(type) && i < file.size() / 2; i++) {
+      // the most negative, or the largest integers; scales of 16 bits stay
+      const DTypeInfo& info = dtype_info(type);
+      const size_t at = i % info.bytes;
+      const bool is_half = type == DType::q6_k ? at >= 208 : at < (has_minimum(type) ? 4u : 2u);
+      const bool is_int8 = type == DType::q8_0 || (type == DType::q6_k && at >= 192);
+      if (!is_half) file[i] = is_int8 ? std::byte(0x80) : std::byte(0xFF);
     }
     if (!is_quantised(type))
       std::memset(file.data(), 0, file.size() / 4), file[1] = std::byte(1);  // zeros, a subnormal
@@ -155,8 +157,8 @@ TEST_P(Linear, ExtremeValuesEqualTheReference) {
 
 TEST_P(Linear, NonFiniteActivationsSpoilTheirOwnRowOnly) {
   Random random(4);
-  const uint32_t inputs = 64, outputs = 20, rows = 9;
-  for (DType type : kTypes)
+  const uint32_t inputs = 256, outputs = 20, rows = 9;
+  for (DType type : kAllTypes)
     for (float bad : {kNan, INFINITY, -INFINITY}) {
       const Matrix m = matrix(type, outputs, inputs, true, random);
       Floats x = random.floats(rows * inputs);
@@ -174,7 +176,7 @@ TEST_P(Linear, NonFiniteActivationsSpoilTheirOwnRowOnly) {
 
 TEST_P(Linear, UnpackedRowsAreTheBytesPacked) {
   Random random(5);
-  for (DType type : kTypes)
+  for (DType type : kAllTypes)
     for (uint32_t inputs : widths(type))
       for (uint32_t outputs : {1u, 17u, 50u}) {
         const Matrix m = matrix(type, outputs, inputs, false, random);
@@ -188,7 +190,7 @@ TEST_P(Linear, UnpackedRowsAreTheBytesPacked) {
 
 TEST_P(Linear, GatherGivesDequantisedRows) {
   Random random(6);
-  for (DType type : kTypes)
+  for (DType type : kAllTypes)
     for (uint32_t inputs : widths(type)) {
       const Matrix table = matrix(type, 50, inputs, false, random),
                    positions = matrix(DType::f16, 9, inputs, false, random);
@@ -215,9 +217,9 @@ TEST_P(Linear, GatherGivesDequantisedRows) {
 // Norms and activations are seen through the products that read them: bits of an operand show in every output.
 TEST_P(Linear, NormsFeedBothOperandKinds) {
   Random random(7);
-  for (uint32_t width : {1u, 7u, 31u, 32u, 33u, 96u, 576u})
-    for (DType type : {DType::f32, DType::q8_0}) {
-      if (is_quantised(type) && width % 32) continue;
+  for (uint32_t width : {1u, 7u, 31u, 32u, 33u, 96u, 256u, 576u})
+    for (DType type : {DType::f32, DType::q8_0, DType::q6_k}) {
+      if (width % dtype_info(type).block) continue;
       const Matrix m = matrix(type, 5, width, false, random);
       const Floats weight = random.floats(width), bias = random.floats(width);
       for (NormKind kind : {NormKind::layer, NormKind::rms})

@@ -95,8 +95,7 @@ TEST(Load, LogitsAreThoseOfTransformersAndRiftFilesKeepThemBitForBit) {
     SCOPED_TRACE(path.string());
     const bool is_folder = fs::is_directory(path);
     // int8 activations cost accuracy; transformers computes the dequantised weights in float32
-    const bool quantised =
-        path.string().find("q4_1") != std::string::npos || path.string().find("q8_0") != std::string::npos;
+    const bool quantised = path.filename().string().find("-q") != std::string::npos;
     const auto model = load_model(path.string(), {});
     fs::path truth = is_folder ? path / "golden.bin" : path;
     if (!is_folder) truth.replace_extension(".bin");
@@ -330,12 +329,131 @@ TEST(Load, RefusesWhatIsNoModel) {
 // Every truncation is refused, and the process lives.
 TEST(Load, RefusesEveryTruncatedGgufFile) {
   const TemporaryFolder folder;
-  const std::string whole = read_text(golden() / "gguf/llama-q8_0-tied.gguf"),
-                    at = folder.path() / "cut.gguf";
-  for (size_t size = 0; size < whole.size(); size += 997) {
-    write_text(at, whole.substr(0, size));
-    EXPECT_THROW(load_model(at, {}), Error) << size;
+  const std::string at = folder.path() / "cut.gguf";
+  for (const char* name : {"llama-q8_0-tied", "qwen3-bf16-window", "llama-f16-yarn"}) {
+    const std::string whole = read_text(golden() / "gguf" / (std::string(name) + ".gguf"));
+    for (size_t size = 0; size < whole.size(); size += 997) {
+      write_text(at, whole.substr(0, size));
+      EXPECT_THROW(load_model(at, {}), Error) << size;
+    }
   }
+}
+
+// --- GGUF headers with other values
+
+class GgufHeaders : public testing::Test {
+ protected:
+  static std::string file(const std::string& name) { return read_text(golden() / "gguf" / (name + ".gguf")); }
+
+  // The 4 bytes at `skip` behind the type of a key replaced.
+  template <class T>
+  static std::string with(std::string bytes, const std::string& key, T value, size_t skip = 0) {
+    const size_t at = bytes.find(key);
+    EXPECT_NE(at, std::string::npos) << key;
+    std::memcpy(bytes.data() + at + key.size() + 4 + skip, &value, sizeof value);
+    return bytes;
+  }
+  // One f32 more, and one entry that keeps the data where its alignment wants it.
+  static std::string with_entry(std::string bytes, const std::string& key, float value) {
+    std::string added;
+    const auto add = [&added](const std::string& name, uint32_t type, auto number) {
+      const uint64_t size = name.size();
+      added.append(reinterpret_cast<const char*>(&size), 8).append(name);
+      added.append(reinterpret_cast<const char*>(&type), 4);
+      added.append(reinterpret_cast<const char*>(&number), sizeof number);
+    };
+    add(key, 6, value);
+    const size_t rest = 8 + 4 + 1;  // of an entry beside its name
+    add(std::string(64 - (added.size() + rest) % 32, 'x'), 0, uint8_t(0));
+    EXPECT_EQ(added.size() % 32, 0u);
+    bytes[16] = char(bytes[16] + 2);
+    return bytes.insert(24, added);
+  }
+
+  // The config that the bytes give; an error fails unless it is the expected one.
+  ModelConfig load(const std::string& bytes, Status status = Status::ok, const std::string& part = "") {
+    const std::string at = folder_.path() / "a.gguf";
+    write_text(at, bytes);
+    try {
+      const ModelConfig config = load_model(at, {})->config();
+      EXPECT_EQ(status, Status::ok) << part;
+      return config;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), status) << error.what();
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+      return {};
+    }
+  }
+
+  static constexpr Status unsupported = Status::unsupported, corrupt = Status::corrupt_data;
+
+ private:
+  TemporaryFolder folder_;
+};
+
+TEST_F(GgufHeaders, RotaryScaling) {
+  const std::string yarn = file("llama-f16-yarn"), at = "llama.rope.scaling.";
+  EXPECT_EQ(load(yarn).rotary_factor, 2.0);
+  EXPECT_EQ(load(with(yarn, at + "factor", 0.0f)).rotary_factor, 1.0);  // as other readers take it
+  for (const float value : {-1.0f, 3e38f, INFINITY, NAN})
+    load(with(yarn, at + "factor", value), corrupt, "factor");
+  for (const float value : {0.0f, -1.0f, 3e38f, INFINITY, NAN})
+    load(with(yarn, at + "yarn_beta_fast", value), corrupt, value == value ? "" : "finite");
+  for (const uint32_t value : {0u, UINT32_MAX})
+    load(with(yarn, at + "original_context_length", value), corrupt, "rotary_original_context");
+  load(with(yarn, at + "type", 0x6D726179u, 8), unsupported, "rotary scaling \"yarm\"");
+  load(with_entry(yarn, at + "yarn_ext_factor", 0.5f), unsupported, "yarn_ext_factor = 0.5");
+  load(with_entry(yarn, at + "yarn_attn_factor", 2.0f), unsupported, "yarn_attn_factor = 2");
+  load(with_entry(yarn, at + "yarn_log_multiplier", 0.1f), unsupported, "yarn_log_multiplier = 0.1");
+  EXPECT_EQ(load(with_entry(yarn, at + "attn_factor", 2.0f)).rotary_attention_factor,
+            2 * load(yarn).rotary_attention_factor);
+  load(with_entry(file("llama-f16-linear"), at + "attn_factor", 2.0f), unsupported, "attn_factor = 2");
+  const std::string plain = file("llama-f16-untied");
+  EXPECT_EQ(load(plain).rotary_scaling, RotaryScaling::none);
+  EXPECT_EQ(load(with_entry(plain, "llama.rope.scale_linear", 4.0f)).rotary_factor, 4.0);
+  EXPECT_EQ(load(with_entry(plain, at + "factor", 1.0f)).rotary_scaling, RotaryScaling::none);
+}
+
+TEST_F(GgufHeaders, RotaryFactors) {
+  const std::string bytes = file("llama-f16-llama3");
+  EXPECT_EQ(load(bytes).rotary_scaling, RotaryScaling::factors);
+  load(with_entry(bytes, "llama.rope.scaling.factor", 2.0f), unsupported, "with rope_freqs.weight");
+  for (const float value : {0.0f, -1.0f, 3e38f}) {
+    std::string changed = bytes;  // rope_freqs.weight is the last tensor
+    std::memcpy(changed.data() + changed.size() - 4, &value, 4);
+    load(changed, corrupt, "rotary.factors has");
+  }
+}
+
+TEST_F(GgufHeaders, Windows) {
+  const std::string llama = file("llama-f16-window"), qwen = file("qwen3-bf16-window"),
+                    key = "qwen3.attention.sliding_window_pattern";
+  EXPECT_EQ(load(llama).sliding_window, 7u);
+  EXPECT_EQ(load(with(llama, "llama.attention.sliding_window", 0u)).sliding_window, 0u);
+  load(with(llama, "llama.attention.sliding_window", UINT32_MAX), corrupt, "sliding_window 4294967295");
+  EXPECT_EQ(load(qwen).first_window_layer, 1u);
+  load(with(qwen, key, uint16_t(1), 12), unsupported, "a layer without the window behind one with it");
+  EXPECT_EQ(load(with(qwen, key, uint16_t(0), 12)).sliding_window, 0u);
+  EXPECT_EQ(load(with(qwen, key, uint16_t(0x0101), 12)).first_window_layer, 0u);
+  load(with(qwen, key, uint16_t(2), 12), corrupt, "neither 0 nor 1");
+  for (const uint64_t count : {uint64_t(0), uint64_t(1), UINT64_MAX})
+    load(with(qwen, key, count, 4), corrupt);
+  std::string renamed = qwen;
+  renamed[qwen.find(key) + key.size() - 1] = 'N';
+  load(renamed, unsupported, "sliding_window = 5 without");
+}
+
+TEST_F(GgufHeaders, Architectures) {
+  const std::string llama = file("llama-f16-untied");
+  std::string other = llama;
+  other[other.find("general.architecture") + sizeof("general.architecture") - 1 + 12] = 'L';
+  load(other, unsupported, "architecture \"Llama\" is not supported (gpt2, llama, qwen2 and qwen3 are)");
+  load(with_entry(llama, "llama.expert_count", 0.0f), corrupt, "not a non-negative integer");
+  const std::string gpt2 = file("gpt2-f16-tied");
+  for (const uint32_t heads : {0u, 3u, UINT32_MAX})
+    load(with(gpt2, "gpt2.attention.head_count", heads), corrupt, "attention.head_count");
+  load(with(gpt2, "gpt2.embedding_length", 0u), corrupt);
+  load(with(gpt2, "gpt2.attention.layer_norm_epsilon", -1.0f), corrupt, "norm_epsilon");
 }
 
 TEST(Create, IsTheSameForTheSameSeed) {

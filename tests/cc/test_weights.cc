@@ -19,8 +19,13 @@ std::vector<std::byte> random_rows(DType type, size_t rows, uint32_t columns, ui
   const size_t block = dtype_info(type).bytes;
   for (size_t b = 0; b < bytes; b += block) {  // clear one exponent bit of what must be finite
     if (type == DType::f32) out[b + 3] &= std::byte(0xBF);
-    if (type == DType::f16 || type == DType::bf16 || type == DType::q8_0) out[b + 1] &= std::byte(0xBF);
-    if (type == DType::q4_1) out[b + 1] &= std::byte(0xBF), out[b + 3] &= std::byte(0xBF);
+    if (type == DType::f32) continue;
+    if (type == DType::q6_k) {
+      out[b + 209] &= std::byte(0xBF);
+    } else {
+      out[b + 1] &= std::byte(0xBF);
+      if (is_quantised(type)) out[b + 3] &= std::byte(0xBF);
+    }
   }
   return out;
 }
@@ -29,9 +34,11 @@ TEST(Weights, ComeBackBitForBitInAnyPieces) {
   ModelConfig config;
   config.layer_count = 1;
   config.vocabulary_size = 251;
-  config.width = 96;
-  config.mlp_width = 160;
-  for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::q4_1, DType::q8_0}) {
+  for (const DType type : kAllTypes) {
+    const bool has_parts = dtype_info(type).block == 256;
+    config.width = has_parts ? 256 : 96;
+    config.head_width = config.width / config.head_count;
+    config.mlp_width = has_parts ? 512 : 160;
     auto account = std::make_shared<MemoryAccount>();
     Weights weights(find_device(0), config, parameter_list(config, type), account);
     EXPECT_EQ(account->bytes(), weights.bytes());

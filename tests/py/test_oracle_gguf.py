@@ -21,13 +21,21 @@ FILES = sorted((GOLDEN / "gguf").glob("*.gguf"))
 
 
 def is_quantised(path: Path) -> bool:
-    return "-q8_0-" in path.name or "-q4_1-" in path.name
+    return "-q" in path.name
 
 
 def test_every_type_has_goldens_tied_and_untied() -> None:
     for kind in ("f32", "f16", "bf16", "q8_0", "q4_1"):
         for head in ("tied", "untied"):
             assert [path for path in FILES if path.name.startswith(f"llama-{kind}-{head}")], (kind, head)
+    for kind in ("q4_0", "q5_0", "q5_1", "q4_k"):  # the last one with some q5_k and q6_k
+        assert [path for path in FILES if path.name.startswith(f"llama-{kind}-")], kind
+
+
+def test_every_architecture_and_feature_has_goldens() -> None:
+    names = {path.stem for path in FILES}
+    assert {"gpt2-f16-tied", "qwen2-f16-untied", "qwen3-f16-tied", "qwen3-bf16-window"} <= names
+    assert {"llama-f16-linear", "llama-f16-yarn", "llama-f16-llama3", "llama-f16-window"} <= names
 
 
 @pytest.fixture(scope="module", params=FILES, ids=lambda path: path.stem)

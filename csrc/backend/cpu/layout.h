@@ -1,10 +1,13 @@
 // How the CPU lays out packed weights and operands. The same for every instruction set but for the panel and tile sizes.
 //
-//   q4_1    panel of 16 outputs, its blocks of 32 inputs one after another, 320 bytes each:
-//           4 lines of 64: byte 4 o + c of line j = output o, low nibble input 8 j + c, high nibble input 8 j + 4 + c;
-//           16 f16 d; 16 f16 m
-//   q8_0    the same panel, blocks in pairs of 1088 bytes so that every line is aligned (an odd last one is half a pair):
-//           2 x 8 lines of 64: byte 4 o + c of line j = output o, input 4 j + c; 2 x 16 f16 d
+//   quantised   panel of 16 outputs: groups of blocks of 32 inputs; a group is a multiple of 64 bytes: the blocks' integers,
+//               then their scales, then the scales of all its blocks (struct PanelLayout)
+//               nibbles (q4_0, q4_1, q4_k): 4 lines of 64: byte 4 o + c of line j = output o, low nibble input 8 j + c,
+//               high nibble input 8 j + 4 + c
+//               bytes (the others): 8 lines of 64: byte 4 o + c of line j = output o, input 4 j + c; signed in q8_0 and
+//               q5_0, which has the same layout; q6_k has q without its - 32
+//               scales of a block: 16 f16 d, with a minimum 16 f16 m; q4_k, q5_k: 16 bytes s, 16 bytes m;
+//               q6_k: 2 x 16 int8; of a group of q4_k, q5_k, q6_k: 16 f16 d, 16 f16 n (not in q6_k)
 //   floats  panel of 16 kFloatVectors outputs: [input][output]
 //
 //   float operand  tiles of kFloatRows rows, the last one shorter: [column][row of tile]
@@ -19,7 +22,6 @@ namespace {
 inline constexpr uint32_t kBlock = 32;  // inputs of a quantised block
 inline constexpr uint32_t kPanel = 16;  // outputs of a quantised panel
 inline constexpr uint32_t kFloatPanel = 16 * kFloatVectors;
-inline constexpr size_t kQ4Block = 320, kQ8Pair = 1088;
 inline constexpr size_t kRowBlock = kBlock + sizeof(RowScale);  // bytes of one row's block in an int8 operand
 
 RIFTCO_INLINE uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
@@ -27,19 +29,57 @@ RIFTCO_INLINE uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 RIFTCO_INLINE size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
 RIFTCO_INLINE size_t round_up(size_t a, size_t b) { return ceil_div(a, b) * b; }
 
-RIFTCO_INLINE bool is_blocked(DType type) { return type == DType::q4_1 || type == DType::q8_0; }
+RIFTCO_INLINE constexpr bool is_blocked(DType type) { return type > DType::bf16; }
+RIFTCO_INLINE constexpr bool has_nibbles(DType type) {
+  return type == DType::q4_0 || type == DType::q4_1 || type == DType::q4_k;
+}
+RIFTCO_INLINE constexpr bool has_parts(DType type) { return type == DType::q4_k || type == DType::q5_k; }
+RIFTCO_INLINE constexpr bool has_minimum(DType type) {
+  return type == DType::q4_1 || type == DType::q5_1 || has_parts(type);
+}
+
+// Where a block of 32 inputs and its scales lie in a panel of a quantised type.
+struct PanelLayout {
+  uint32_t blocks;                // in a group
+  uint32_t group;                 // bytes
+  uint32_t values;                // bytes of a block's integers
+  uint32_t scales, scale_stride;  // from the start of the group; bytes from one block's to the next's
+  uint32_t group_scales;
+
+  RIFTCO_INLINE constexpr size_t group_at(size_t b) const { return b / blocks * group; }
+  RIFTCO_INLINE constexpr size_t values_at(size_t b) const { return group_at(b) + b % blocks * values; }
+  RIFTCO_INLINE constexpr size_t scales_at(size_t b) const {
+    return group_at(b) + scales + b % blocks * scale_stride;
+  }
+};
+RIFTCO_INLINE constexpr PanelLayout panel_layout(DType type) {
+  switch (type) {
+    case DType::q4_0:
+      return {2, 576, 256, 512, 32, 0};
+    case DType::q4_1:
+      return {1, 320, 256, 256, 64, 0};
+    case DType::q5_1:
+      return {1, 576, 512, 512, 64, 0};
+    case DType::q4_k:
+      return {8, 2368, 256, 2048, 32, 2304};
+    case DType::q5_k:
+    case DType::q6_k:
+      return {8, 4416, 512, 4096, 32, 4352};
+    default:  // q8_0, q5_0
+      return {2, 1088, 512, 1024, 32, 0};
+  }
+}
+
 RIFTCO_INLINE size_t float_size(DType type) { return type == DType::f32 ? 4 : 2; }
 RIFTCO_INLINE uint32_t panel_outputs(DType type) { return is_blocked(type) ? kPanel : kFloatPanel; }
 RIFTCO_INLINE size_t panel_count(DType type, uint32_t outputs) {
   return ceil_div(outputs, panel_outputs(type));
 }
 RIFTCO_INLINE size_t panel_bytes(DType type, uint32_t inputs) {
-  if (type == DType::q4_1) return inputs / kBlock * kQ4Block;
-  if (type == DType::q8_0) return ceil_div(inputs / kBlock, 2) * kQ8Pair;
+  const PanelLayout layout = panel_layout(type);
+  if (is_blocked(type)) return ceil_div(inputs / kBlock, layout.blocks) * layout.group;
   return size_t(inputs) * kFloatPanel * float_size(type);
 }
-RIFTCO_INLINE size_t q8_block(size_t b) { return b / 2 * kQ8Pair + b % 2 * 512; }
-RIFTCO_INLINE size_t q8_scales(size_t b) { return b / 2 * kQ8Pair + 1024 + b % 2 * 32; }
 
 // Part `share` of n units.
 struct Range {

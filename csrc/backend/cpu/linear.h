@@ -69,41 +69,63 @@ struct Output {
 
 RIFTCO_INLINE F16 load_halves(const uint8_t* p) { return load16(reinterpret_cast<const Half*>(p)); }
 
-template <int R>
-[[gnu::noinline]] void q4_tile(const uint8_t* w, const uint8_t* x, uint32_t blocks, const Output& to,
-                               size_t row, uint32_t column) {
-  F16 acc[R];
-  RIFTCO_UNROLL
-  for (int r = 0; r < R; r++) acc[r] = F16::splat(0);
-  for (uint32_t b = 0; b < blocks; b++, w += kQ4Block, x += R * kRowBlock) {
-    const RowScale* scale = reinterpret_cast<const RowScale*>(x + R * kBlock);
-    I16 dot[R];
-    dot_q4<R>(w, reinterpret_cast<const int8_t*>(x), dot);
-    const F16 d = load_halves(w + 256), low = load_halves(w + 288);
-    RIFTCO_UNROLL
-    for (int r = 0; r < R; r++) {
-      acc[r] = fma(to_float(dot[r]), d * F16::splat(scale[r].scale), acc[r]);
-      acc[r] = fma(low, F16::splat(scale[r].scaled_sum), acc[r]);
-    }
+// The integer products of a block, of q6_k of one half of it.
+template <DType kType, int R>
+RIFTCO_INLINE void block_dot(const uint8_t* w, int half, const int8_t* x, const RowScale* scale,
+                             I16 (&dot)[R]) {
+  if constexpr (has_nibbles(kType)) {
+    dot_q4<R>(w, x, dot);
+  } else if constexpr (kType == DType::q8_0) {
+    dot_q8<R>(reinterpret_cast<const int8_t*>(w), x, scale, dot);
+  } else if constexpr (kType == DType::q6_k) {
+    dot_u6<R, 4>(w + 256 * half, x + 16 * half, dot);
+  } else {
+    dot_u6<R, 8>(w, x, dot);
   }
   RIFTCO_UNROLL
-  for (int r = 0; r < R; r++) to.put(row + size_t(r), column, acc[r]);
+  for (int r = 0; r < R; r++) {  // what the stored integers have too much
+    if (kType == DType::q4_0) dot[r] = minus(dot[r], 8 * scale[r].sum);
+    if (kType == DType::q6_k)
+      dot[r] = minus(dot[r], 32 * (half ? scale[r].sum - scale[r].low_sum : scale[r].low_sum));
+  }
 }
 
-template <int R>
-[[gnu::noinline]] void q8_tile(const uint8_t* w, const uint8_t* x, uint32_t blocks, const Output& to,
-                               size_t row, uint32_t column) {
+template <DType kType, int R>
+[[gnu::noinline]] void blocked_tile(const uint8_t* panel, const uint8_t* x, uint32_t blocks, const Output& to,
+                                    size_t row, uint32_t column) {
+  constexpr PanelLayout kLayout = panel_layout(kType);
+  constexpr int kHalves = kType == DType::q6_k ? 2 : 1;
   F16 acc[R];
   RIFTCO_UNROLL
   for (int r = 0; r < R; r++) acc[r] = F16::splat(0);
   for (uint32_t b = 0; b < blocks; b++, x += R * kRowBlock) {
     const RowScale* scale = reinterpret_cast<const RowScale*>(x + R * kBlock);
-    I16 dot[R];
-    dot_q8<R>(reinterpret_cast<const int8_t*>(w + q8_block(b)), reinterpret_cast<const int8_t*>(x), scale,
-              dot);
-    const F16 d = load_halves(w + q8_scales(b));
+    const uint8_t* scales = panel + kLayout.scales_at(b);
+    const uint8_t* group = panel + kLayout.group_at(b) + kLayout.group_scales;
     RIFTCO_UNROLL
-    for (int r = 0; r < R; r++) acc[r] = fma(to_float(dot[r]), d * F16::splat(scale[r].scale), acc[r]);
+    for (int half = 0; half < kHalves; half++) {
+      I16 dot[R];
+      block_dot<kType, R>(panel + kLayout.values_at(b), half, reinterpret_cast<const int8_t*>(x), scale, dot);
+      F16 d;
+      if constexpr (has_parts(kType)) {
+        d = load_halves(group) * load_bytes_unsigned(scales);
+      } else if constexpr (kType == DType::q6_k) {
+        d = load_halves(group) * load_bytes_signed(scales + 16 * half);
+      } else {
+        d = load_halves(scales);
+      }
+      RIFTCO_UNROLL
+      for (int r = 0; r < R; r++) acc[r] = fma(to_float(dot[r]), d * F16::splat(scale[r].scale), acc[r]);
+    }
+    if constexpr (has_parts(kType)) {
+      const F16 low = load_halves(group + 32) * load_bytes_unsigned(scales + 16);
+      RIFTCO_UNROLL
+      for (int r = 0; r < R; r++) acc[r] = fma(low, F16::splat(-scale[r].scaled_sum), acc[r]);
+    } else if constexpr (has_minimum(kType)) {
+      const F16 low = load_halves(scales + 32);
+      RIFTCO_UNROLL
+      for (int r = 0; r < R; r++) acc[r] = fma(low, F16::splat(scale[r].scaled_sum), acc[r]);
+    }
   }
   RIFTCO_UNROLL
   for (int r = 0; r < R; r++) to.put(row + size_t(r), column, acc[r]);
@@ -143,20 +165,15 @@ RIFTCO_INLINE void for_each_tile(Range panels, uint32_t rows, Tile tile) {
         tile(p, row, smaller(kTileRows, rows - row));
 }
 
-void quantised_panels(const PackedMatrix& m, const Operand& x, const Output& to, Range panels) {
+template <DType kType>
+void blocked_panels(const PackedMatrix& m, const Operand& x, const Output& to, Range panels) {
   const uint8_t* data = reinterpret_cast<const uint8_t*>(m.data);
-  const size_t bytes = panel_bytes(m.type, m.inputs);
+  const size_t bytes = panel_bytes(kType, m.inputs);
   const uint32_t blocks = m.inputs / kBlock;
   for_each_tile<kDotRows>(panels, x.rows, [&](size_t p, uint32_t row, uint32_t rows) {
     const uint8_t *w = data + p * bytes, *xs = int8_tile(x, row / kDotRows);
     const uint32_t column = uint32_t(p) * kPanel;
-    with_rows<kDotRows>(rows, [&]<int R>() {
-      if (m.type == DType::q4_1) {
-        q4_tile<R>(w, xs, blocks, to, row, column);
-      } else {
-        q8_tile<R>(w, xs, blocks, to, row, column);
-      }
-    });
+    with_rows<kDotRows>(rows, [&]<int R>() { blocked_tile<kType, R>(w, xs, blocks, to, row, column); });
   });
 }
 
@@ -169,6 +186,32 @@ void float_panels(const PackedMatrix& m, const Operand& x, const Output& to, Ran
     with_rows<kFloatRows>(
         rows, [&]<int R>() { float_panel<Element, R>(w, xs, m.inputs, to, row, uint32_t(p) * kFloatPanel); });
   });
+}
+
+void multiply_panels(const PackedMatrix& m, const Operand& x, const Output& to, Range panels) {
+  switch (m.type) {
+    case DType::f32:
+      return float_panels<float>(m, x, to, panels);
+    case DType::f16:
+      return float_panels<Half>(m, x, to, panels);
+    case DType::bf16:
+      return float_panels<BFloat>(m, x, to, panels);
+    case DType::q4_0:
+      return blocked_panels<DType::q4_0>(m, x, to, panels);
+    case DType::q4_1:
+      return blocked_panels<DType::q4_1>(m, x, to, panels);
+    case DType::q5_1:
+      return blocked_panels<DType::q5_1>(m, x, to, panels);
+    case DType::q5_0:
+    case DType::q8_0:
+      return blocked_panels<DType::q8_0>(m, x, to, panels);
+    case DType::q4_k:
+      return blocked_panels<DType::q4_k>(m, x, to, panels);
+    case DType::q5_k:
+      return blocked_panels<DType::q5_k>(m, x, to, panels);
+    case DType::q6_k:
+      return blocked_panels<DType::q6_k>(m, x, to, panels);
+  }
 }
 
 void linear(const LinearArgs& args, Share share) {
@@ -184,10 +227,7 @@ void linear(const LinearArgs& args, Share share) {
                          mine.end > before ? mine.end - before : 0};
     const Range own = {range.begin < panels ? range.begin : panels, range.end < panels ? range.end : panels};
     const Output to = {m.bias, args.out[i], args.stride[i], m.outputs, args.accumulate};
-    if (is_blocked(m.type)) quantised_panels(m, args.x, to, own);
-    if (m.type == DType::f32) float_panels<float>(m, args.x, to, own);
-    if (m.type == DType::f16) float_panels<Half>(m, args.x, to, own);
-    if (m.type == DType::bf16) float_panels<BFloat>(m, args.x, to, own);
+    multiply_panels(m, args.x, to, own);
     before += panels;
   }
 }

@@ -19,8 +19,9 @@ RIFTCO_INLINE void quantise_block(F16 low, F16 high, int8_t* q, RowScale* out) {
   } else {
     const F16 inverse = F16::splat(127.0f / largest);
     const float scale = largest * (1.0f / 127.0f);
-    const int32_t total = store_int8(low * inverse, high * inverse, q);
-    *out = {scale, scale * float(total), total, 0};
+    const BlockSums sums = store_int8(low * inverse, high * inverse, q);
+    const int32_t total = sums.low + sums.high;
+    *out = {scale, scale * float(total), total, sums.low};
   }
 }
 

@@ -22,28 +22,184 @@ RIFTCO_INLINE uint16_t load_u16(const void* p) {
 }
 RIFTCO_INLINE void store32(void* p, uint32_t v) { std::memcpy(p, &v, 4); }
 
-inline constexpr uint32_t kLow = 0x0F0F0F0F, kHigh = 0xF0F0F0F0;
+// The integers of 32 inputs as they lie in a panel: byte c of word j is input 4 j + c.
+struct Words {
+  uint32_t v[8];
+};
 
-// File byte i holds inputs i (low) and i + 16 (high): bytes 0-7 make lines 0 and 2, bytes 8-15 lines 1 and 3.
-void pack_q4_block(const std::byte* file, std::byte* block, uint32_t lane) {
-  for (uint32_t half = 0; half < 2; half++) {
-    const uint32_t a = load32(file + 4 + 8 * half), b = load32(file + 8 + 8 * half);
-    store32(block + 64 * half + 4 * lane, (a & kLow) | (b & kLow) << 4);
-    store32(block + 64 * (half + 2) + 4 * lane, (a >> 4 & kLow) | (b & kHigh));
-  }
-  std::memcpy(block + 256 + 2 * lane, file, 2);
-  std::memcpy(block + 288 + 2 * lane, file + 2, 2);
+inline constexpr uint32_t kLow = 0x0F0F0F0F, kOnes = 0x01010101;
+
+// Four bits as the lowest bits of four bytes, and back.
+RIFTCO_INLINE uint32_t spread_bits(uint32_t bits) { return (bits & 15) * 0x00204081 & kOnes; }
+RIFTCO_INLINE uint32_t join_bits(uint32_t w) {
+  return (w & 1) | (w >> 7 & 2) | (w >> 14 & 4) | (w >> 21 & 8);
 }
-void unpack_q4_block(const std::byte* block, uint32_t lane, std::byte* file) {
-  for (uint32_t half = 0; half < 2; half++) {
-    const uint32_t low = load32(block + 64 * half + 4 * lane),
-                   high = load32(block + 64 * (half + 2) + 4 * lane);
-    store32(file + 4 + 8 * half, (low & kLow) | (high & kLow) << 4);
-    store32(file + 8 + 8 * half, (low >> 4 & kLow) | (high & kHigh));
+
+// Where the parts of a file block lie; part: its 32 inputs of 256.
+struct FileBlock {
+  uint32_t nibbles, high;  // offsets; high: the bits above the nibbles
+};
+RIFTCO_INLINE FileBlock file_block(DType type) {
+  switch (type) {
+    case DType::q4_0:
+      return {2, 0};
+    case DType::q4_1:
+      return {4, 0};
+    case DType::q5_0:
+      return {6, 2};
+    case DType::q5_1:
+      return {8, 4};
+    case DType::q4_k:
+      return {16, 0};
+    case DType::q5_k:
+      return {48, 16};
+    default:  // q6_k
+      return {0, 128};
   }
-  std::memcpy(file, block + 256 + 2 * lane, 2);
-  std::memcpy(file + 2, block + 288 + 2 * lane, 2);
 }
+
+Words load_words(DType type, const std::byte* file, uint32_t part) {
+  Words words;
+  const FileBlock at = file_block(type);
+  for (uint32_t j = 0; j < 8; j++) {
+    uint32_t& w = words.v[j];
+    if (type == DType::q8_0) {
+      w = load32(file + 2 + 4 * j);
+    } else if (has_parts(type)) {
+      w = load32(file + at.nibbles + 32 * (part / 2) + 4 * j) >> 4 * (part % 2) & kLow;
+      if (type == DType::q5_k) w |= (load32(file + at.high + 4 * j) >> part & kOnes) << 4;
+    } else if (type == DType::q6_k) {
+      w = load32(file + 64 * (part / 4) + 32 * (part % 2) + 4 * j) >> 4 * (part / 2 % 2) & kLow;
+      w |= (load32(file + at.high + 32 * (part / 4) + 4 * j) >> 2 * (part % 4) & 3 * kOnes) << 4;
+    } else {
+      w = load32(file + at.nibbles + 4 * (j % 4)) >> 4 * (j / 4) & kLow;
+      if (at.high) w |= spread_bits(load32(file + at.high) >> 4 * j) << 4;
+    }
+    // q - 16: its low nibble, the upper one all ones where q was below 16
+    if (type == DType::q5_0) w = (w & kLow) | (~w >> 4 & kOnes) * 0xF0;
+  }
+  return words;
+}
+
+RIFTCO_INLINE void or32(std::byte* p, uint32_t v) { store32(p, load32(p) | v); }
+
+// Into a file block whose integers are zero.
+void store_words(DType type, const Words& words, std::byte* file, uint32_t part) {
+  const FileBlock at = file_block(type);
+  for (uint32_t j = 0; j < 8; j++) {
+    uint32_t w = words.v[j];
+    if (type == DType::q5_0) w = (w & kLow) | (~w >> 4 & kOnes) << 4;
+    const uint32_t low = w & kLow, high = w >> 4 & 3 * kOnes;
+    if (type == DType::q8_0) {
+      store32(file + 2 + 4 * j, w);
+    } else if (has_parts(type)) {
+      or32(file + at.nibbles + 32 * (part / 2) + 4 * j, low << 4 * (part % 2));
+      if (type == DType::q5_k) or32(file + at.high + 4 * j, high << part);
+    } else if (type == DType::q6_k) {
+      or32(file + 64 * (part / 4) + 32 * (part % 2) + 4 * j, low << 4 * (part / 2 % 2));
+      or32(file + at.high + 32 * (part / 4) + 4 * j, high << 2 * (part % 4));
+    } else {
+      or32(file + at.nibbles + 4 * (j % 4), low << 4 * (j / 4));
+      if (at.high) or32(file + at.high, join_bits(high) << 4 * j);
+    }
+  }
+}
+
+void put_words(DType type, const Words& words, std::byte* values, uint32_t lane) {
+  for (uint32_t j = 0; j < 8; j++) {
+    if (!has_nibbles(type)) {
+      store32(values + 64 * j + 4 * lane, words.v[j]);
+    } else if (j % 2 == 0) {
+      store32(values + 32 * j + 4 * lane, words.v[j] | words.v[j + 1] << 4);
+    }
+  }
+}
+Words get_words(DType type, const std::byte* values, uint32_t lane) {
+  Words words;
+  for (uint32_t j = 0; j < 8; j++)
+    words.v[j] = has_nibbles(type) ? load32(values + 64 * (j / 2) + 4 * lane) >> 4 * (j % 2) & kLow
+                                   : load32(values + 64 * j + 4 * lane);
+  return words;
+}
+
+RIFTCO_INLINE unsigned load8(const std::byte* p) { return unsigned(*p); }
+RIFTCO_INLINE void or8(std::byte* p, unsigned v) { *p = std::byte(unsigned(*p) | v); }
+
+// The six-bit numbers of q4_k and q5_k: 16 in 12 bytes, s[0..7], m[0..7].
+RIFTCO_INLINE unsigned load_six(const std::byte* s, uint32_t part, bool minimum) {
+  if (part < 4) return load8(s + part + (minimum ? 4 : 0)) & 63;
+  return (minimum ? load8(s + part + 4) >> 4 : load8(s + part + 4) & 15) |
+         load8(s + part - (minimum ? 0 : 4)) >> 6 << 4;
+}
+// Into 12 bytes that are zero.
+void store_six(std::byte* s, uint32_t part, bool minimum, unsigned v) {
+  if (part < 4) {
+    or8(s + part + (minimum ? 4 : 0), v);
+  } else {
+    or8(s + part + 4, minimum ? (v & 15u) << 4 : v & 15u);
+    or8(s + part - (minimum ? 0 : 4), v >> 4u << 6);
+  }
+}
+
+// The scales of one lane of block b of a panel, from and to the file block that it lies in.
+struct LaneScales {
+  std::byte *block, *group;
+};
+RIFTCO_INLINE LaneScales lane_scales(DType type, std::byte* panel, size_t b, uint32_t lane) {
+  const PanelLayout layout = panel_layout(type);
+  const uint32_t size = layout.group_scales ? 1 : 2;  // bytes of a block's scale
+  return {panel + layout.scales_at(b) + size * lane,
+          panel + layout.group_at(b) + layout.group_scales + 2 * lane};
+}
+
+void pack_scales(DType type, const std::byte* file, std::byte* panel, size_t b, uint32_t lane) {
+  const LaneScales to = lane_scales(type, panel, b, lane);
+  const uint32_t part = uint32_t(b % 8);
+  if (has_parts(type)) {
+    to.block[0] = std::byte(load_six(file + 4, part, false));
+    to.block[16] = std::byte(load_six(file + 4, part, true));
+    std::memcpy(to.group, file, 2);
+    std::memcpy(to.group + 32, file + 2, 2);
+  } else if (type == DType::q6_k) {
+    to.block[0] = file[192 + 2 * part];
+    to.block[16] = file[193 + 2 * part];
+    std::memcpy(to.group, file + 208, 2);
+  } else {
+    std::memcpy(to.block, file, 2);
+    if (has_minimum(type)) std::memcpy(to.block + 32, file + 2, 2);
+  }
+}
+void unpack_scales(DType type, std::byte* panel, size_t b, uint32_t lane, std::byte* file) {
+  const LaneScales from = lane_scales(type, panel, b, lane);
+  const uint32_t part = uint32_t(b % 8);
+  if (has_parts(type)) {
+    store_six(file + 4, part, false, load8(from.block));
+    store_six(file + 4, part, true, load8(from.block + 16));
+    std::memcpy(file, from.group, 2);
+    std::memcpy(file + 2, from.group + 32, 2);
+  } else if (type == DType::q6_k) {
+    file[192 + 2 * part] = from.block[0];
+    file[193 + 2 * part] = from.block[16];
+    std::memcpy(file + 208, from.group, 2);
+  } else {
+    std::memcpy(file, from.block, 2);
+    if (has_minimum(type)) std::memcpy(file + 2, from.block + 32, 2);
+  }
+}
+
+// File block i of a row from its panel.
+void unpack_block(DType type, const DTypeInfo& info, std::byte* panel, size_t i, uint32_t lane,
+                  std::byte* file) {
+  const uint32_t parts = info.block / kBlock;
+  std::memset(file, 0, info.bytes);
+  for (uint32_t part = 0; part < parts; part++) {
+    const size_t b = i * parts + part;
+    store_words(type, get_words(type, panel + panel_layout(type).values_at(b), lane), file, part);
+    unpack_scales(type, panel, b, lane, file);
+  }
+}
+
+inline constexpr size_t kMostFileBlock = 210, kMostBlock = 256;  // bytes and elements of a q6_k block
 
 // One row as visited by the functions below: its panel and its lane in it.
 struct PanelRow {
@@ -69,34 +225,26 @@ void unpack_floats(const PanelRow& from, uint32_t inputs, std::byte* file) {
 void pack_row(const PackedMatrix& m, const PanelRow& to, const std::byte* file) {
   if (m.type == DType::f32) return pack_floats<4>(to, m.inputs, file);
   if (m.type == DType::f16 || m.type == DType::bf16) return pack_floats<2>(to, m.inputs, file);
+  const DTypeInfo& info = dtype_info(m.type);
+  const uint32_t parts = info.block / kBlock;
   for (size_t b = 0; b < m.inputs / kBlock; b++) {
-    if (m.type == DType::q4_1) {
-      pack_q4_block(file + 20 * b, to.panel + kQ4Block * b, to.lane);
-    } else {
-      for (size_t j = 0; j < 8; j++)
-        std::memcpy(to.panel + q8_block(b) + 64 * j + 4 * to.lane, file + 34 * b + 2 + 4 * j, 4);
-      std::memcpy(to.panel + q8_scales(b) + 2 * to.lane, file + 34 * b, 2);
-    }
+    const std::byte* block = file + b / parts * info.bytes;
+    put_words(m.type, load_words(m.type, block, uint32_t(b % parts)),
+              to.panel + panel_layout(m.type).values_at(b), to.lane);
+    pack_scales(m.type, block, to.panel, b, to.lane);
   }
 }
 void unpack_row(const PackedMatrix& m, const PanelRow& from, std::byte* file) {
   if (m.type == DType::f32) return unpack_floats<4>(from, m.inputs, file);
   if (m.type == DType::f16 || m.type == DType::bf16) return unpack_floats<2>(from, m.inputs, file);
-  for (size_t b = 0; b < m.inputs / kBlock; b++) {
-    if (m.type == DType::q4_1) {
-      unpack_q4_block(from.panel + kQ4Block * b, from.lane, file + 20 * b);
-    } else {
-      for (size_t j = 0; j < 8; j++)
-        std::memcpy(file + 34 * b + 2 + 4 * j, from.panel + q8_block(b) + 64 * j + 4 * from.lane, 4);
-      std::memcpy(file + 34 * b, from.panel + q8_scales(b) + 2 * from.lane, 2);
-    }
-  }
+  const DTypeInfo& info = dtype_info(m.type);
+  for (size_t i = 0; i < m.inputs / info.block; i++)
+    unpack_block(m.type, info, from.panel, i, from.lane, file + i * info.bytes);
 }
 
 RIFTCO_INLINE size_t file_row_bytes(const PackedMatrix& m) {
-  if (m.type == DType::q4_1) return m.inputs / kBlock * 20;
-  if (m.type == DType::q8_0) return m.inputs / kBlock * 34;
-  return m.inputs * float_size(m.type);
+  const DTypeInfo& info = dtype_info(m.type);
+  return size_t(m.inputs) / info.block * info.bytes;
 }
 
 void pack_rows(const PackedMatrix& matrix, uint32_t first_row, uint32_t rows, const std::byte* file_rows) {
@@ -121,20 +269,14 @@ void read_row(const PackedMatrix& m, uint32_t row, float* x) {
     if (m.type == DType::f16) put(k, half_to_float(load_u16(p)));
     if (m.type == DType::bf16) put(k, __builtin_bit_cast(float, uint32_t(load_u16(p)) << 16));
   }
-  for (size_t b = 0; is_blocked(m.type) && b < m.inputs / kBlock; b++) {
-    if (m.type == DType::q4_1) {
-      const std::byte* block = from.panel + kQ4Block * b;
-      const float d = half_to_float(load_u16(block + 256 + 2 * from.lane));
-      const float low = half_to_float(load_u16(block + 288 + 2 * from.lane));
-      for (size_t k = 0; k < kBlock; k++) {
-        const unsigned byte = unsigned(block[k / 8 * 64 + 4 * from.lane + k % 4]);
-        put(kBlock * b + k, d * float(k % 8 < 4 ? byte & 15 : byte >> 4) + low);
-      }
-    } else {
-      const float d = half_to_float(load_u16(from.panel + q8_scales(b) + 2 * from.lane));
-      for (size_t k = 0; k < kBlock; k++)
-        put(kBlock * b + k, d * float(int8_t(from.panel[q8_block(b) + k / 4 * 64 + 4 * from.lane + k % 4])));
-    }
+  if (!is_blocked(m.type)) return;
+  const DTypeInfo& info = dtype_info(m.type);
+  for (size_t i = 0; i < m.inputs / info.block; i++) {
+    std::byte file[kMostFileBlock];
+    float values[kMostBlock];
+    unpack_block(m.type, info, from.panel, i, from.lane, file);
+    dequantise(m.type, file, values, info.block);
+    for (size_t k = 0; k < info.block; k++) put(i * info.block + k, values[k]);
   }
 }
 

@@ -6,9 +6,11 @@
 //                 sum: the tree 8+8, 4+4, 2+2, 1+1; largest: max_nan over the lanes
 //                 largest_abs: of all lanes by the order of bits, so that infinity and NaN win
 //   load16        16 elements of a stored type (float, Half, BFloat), widened
-//   I16           16 exact integers; to_float
-//   store_int8    32 floats rounded to even and clamped to +-127; returns their sum
+//   load_bytes_unsigned, load_bytes_signed  16 bytes, widened
+//   I16           16 exact integers; to_float, minus (the same from each)
+//   store_int8    32 floats rounded to even and clamped to +-127; returns their sums
 //   dot_q4, dot_q8  16 outputs x R rows over one block of 32 (layouts: layout.h)
+//   dot_u6        the same over 4 or 8 lines of unsigned weights of at most 63
 //   kDotRows      rows of an int8 tile
 //   kAccumulators F16 that fit in registers beside a few operands
 //   kFloatRows    rows of a float tile
@@ -41,7 +43,10 @@ struct RowScale {  // of one row of an int8 block
   float scale;
   float scaled_sum;  // scale * float(sum)
   int32_t sum;
-  int32_t padding;
+  int32_t low_sum;  // of the first 16
+};
+struct BlockSums {
+  int32_t low, high;
 };
 
 }  // namespace

@@ -117,7 +117,25 @@ RIFTCO_INLINE F16 load16(const BFloat* p) {
 
 RIFTCO_INLINE F16 to_float(I16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 
-RIFTCO_INLINE int32_t store_int8(F16 x, F16 y, int8_t* q) {
+RIFTCO_INLINE I16 minus(I16 v, int32_t x) {
+  const __m256i all = _mm256_set1_epi32(x);
+  return {_mm256_sub_epi32(v.a, all), _mm256_sub_epi32(v.b, all)};
+}
+RIFTCO_INLINE __m128i load8x8bit(const uint8_t* p) {
+  return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+}
+RIFTCO_INLINE F16 load_bytes_unsigned(const uint8_t* p) {
+  return to_float({_mm256_cvtepu8_epi32(load8x8bit(p)), _mm256_cvtepu8_epi32(load8x8bit(p + 8))});
+}
+RIFTCO_INLINE F16 load_bytes_signed(const uint8_t* p) {
+  return to_float({_mm256_cvtepi8_epi32(load8x8bit(p)), _mm256_cvtepi8_epi32(load8x8bit(p + 8))});
+}
+
+RIFTCO_INLINE int32_t sum_four(__m128i v) {
+  v = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0x4E));
+  return _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32(v, 0xB1)));
+}
+RIFTCO_INLINE BlockSums store_int8(F16 x, F16 y, int8_t* q) {
   const __m256i x0 = _mm256_cvtps_epi32(x.a), x1 = _mm256_cvtps_epi32(x.b);
   const __m256i y0 = _mm256_cvtps_epi32(y.a), y1 = _mm256_cvtps_epi32(y.b);
   __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(x0, x1), _mm256_packs_epi32(y0, y1));
@@ -126,9 +144,7 @@ RIFTCO_INLINE int32_t store_int8(F16 x, F16 y, int8_t* q) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), bytes);
   const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
   const __m256i quads = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(quads), _mm256_extracti128_si256(quads, 1));
-  four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
-  return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
+  return {sum_four(_mm256_castsi256_si128(quads)), sum_four(_mm256_extracti128_si256(quads, 1))};
 }
 
 RIFTCO_INLINE __m256i load_bytes(const void* p) { return _mm256_load_si256(static_cast<const __m256i*>(p)); }
@@ -164,6 +180,27 @@ RIFTCO_INLINE void dot_q4(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
   }
   RIFTCO_UNROLL
   for (int r = 0; r < R; r++) total[r] = {_mm256_madd_epi16(a[r], one), _mm256_madd_epi16(b[r], one)};
+}
+
+// A pair of products is at most 2 x 63 x 127: two of them are below 2^15.
+template <int R, int kLines>
+RIFTCO_INLINE void dot_u6(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
+  const __m256i one = _mm256_set1_epi16(1);
+  RIFTCO_UNROLL
+  for (int r = 0; r < R; r++) total[r] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+  RIFTCO_UNROLL
+  for (int j = 0; j < kLines; j += 2) {
+    const __m256i w0 = load_bytes(w + 64 * j), w1 = load_bytes(w + 64 * j + 32);
+    const __m256i w2 = load_bytes(w + 64 * j + 64), w3 = load_bytes(w + 64 * j + 96);
+    RIFTCO_UNROLL
+    for (int r = 0; r < R; r++) {
+      const __m256i x0 = four_everywhere(x + 32 * r + 4 * j), x1 = four_everywhere(x + 32 * r + 4 * j + 4);
+      const __m256i p0 = _mm256_add_epi16(_mm256_maddubs_epi16(w0, x0), _mm256_maddubs_epi16(w2, x1));
+      const __m256i p1 = _mm256_add_epi16(_mm256_maddubs_epi16(w1, x0), _mm256_maddubs_epi16(w3, x1));
+      total[r].a = chained(_mm256_add_epi32(total[r].a, _mm256_madd_epi16(p0, one)));
+      total[r].b = chained(_mm256_add_epi32(total[r].b, _mm256_madd_epi16(p1, one)));
+    }
+  }
 }
 
 // |w| <= 128 unsigned times x with the sign of w: a pair is at most 2 x 128 x 127, so no sum saturates.

@@ -79,13 +79,24 @@ RIFTCO_INLINE F16 load16(const BFloat* p) {
 
 RIFTCO_INLINE F16 to_float(I16 x) { return {_mm512_cvtepi32_ps(x.v)}; }
 
-RIFTCO_INLINE int32_t store_int8(F16 x, F16 y, int8_t* q) {
+RIFTCO_INLINE I16 minus(I16 x, int32_t y) { return {_mm512_sub_epi32(x.v, _mm512_set1_epi32(y))}; }
+RIFTCO_INLINE __m128i load16x8bit(const uint8_t* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
+RIFTCO_INLINE F16 load_bytes_unsigned(const uint8_t* p) {
+  return to_float({_mm512_cvtepu8_epi32(load16x8bit(p))});
+}
+RIFTCO_INLINE F16 load_bytes_signed(const uint8_t* p) {
+  return to_float({_mm512_cvtepi8_epi32(load16x8bit(p))});
+}
+
+RIFTCO_INLINE BlockSums store_int8(F16 x, F16 y, int8_t* q) {
   const __m512i least = _mm512_set1_epi32(-127);
   const __m512i a = _mm512_max_epi32(_mm512_cvtps_epi32(x.v), least);
   const __m512i b = _mm512_max_epi32(_mm512_cvtps_epi32(y.v), least);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtsepi32_epi8(a));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 16), _mm512_cvtsepi32_epi8(b));
-  return _mm512_reduce_add_epi32(_mm512_add_epi32(a, b));
+  return {_mm512_reduce_add_epi32(a), _mm512_reduce_add_epi32(b)};
 }
 
 RIFTCO_INLINE __m512i four_everywhere(const int8_t* p) {
@@ -110,6 +121,19 @@ RIFTCO_INLINE void dot_q4(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
     RIFTCO_UNROLL
     for (int r = 0; r < R; r++)
       total[r].v = _mm512_dpbusd_epi32(total[r].v, high, four_everywhere(x + 32 * r + 8 * j + 4));
+  }
+}
+
+template <int R, int kLines>
+RIFTCO_INLINE void dot_u6(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
+  RIFTCO_UNROLL
+  for (int r = 0; r < R; r++) total[r].v = _mm512_setzero_si512();
+  RIFTCO_UNROLL
+  for (int j = 0; j < kLines; j++) {
+    const __m512i line = _mm512_load_si512(w + 64 * j);
+    RIFTCO_UNROLL
+    for (int r = 0; r < R; r++)
+      total[r].v = _mm512_dpbusd_epi32(total[r].v, line, four_everywhere(x + 32 * r + 4 * j));
   }
 }
 

@@ -138,16 +138,36 @@ RIFTCO_INLINE F16 to_float(I16 x) {
   return each_quarter<F16>([&](int i) { return vcvtq_f32_s32(x.v[i]); });
 }
 
+RIFTCO_INLINE I16 minus(I16 x, int32_t y) {
+  return each_quarter<I16>([&](int i) { return vsubq_s32(x.v[i], vdupq_n_s32(y)); });
+}
+RIFTCO_INLINE F16 load_bytes_unsigned(const uint8_t* p) {
+  const uint8x16_t bytes = vld1q_u8(p);
+  const uint16x8_t halves[] = {vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes)};
+  return each_quarter<F16>([&](int i) {
+    const uint16x8_t half = halves[i / 2];
+    return vcvtq_f32_u32(i % 2 ? vmovl_high_u16(half) : vmovl_u16(vget_low_u16(half)));
+  });
+}
+RIFTCO_INLINE F16 load_bytes_signed(const uint8_t* p) {
+  const int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(p));
+  const int16x8_t halves[] = {vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)};
+  return each_quarter<F16>([&](int i) {
+    const int16x8_t half = halves[i / 2];
+    return vcvtq_f32_s32(i % 2 ? vmovl_high_s16(half) : vmovl_s16(vget_low_s16(half)));
+  });
+}
+
 RIFTCO_INLINE int8x16_t narrow_int8(F16 x) {
   const int16x8_t low = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(x.v[0])), vqmovn_s32(vcvtnq_s32_f32(x.v[1])));
   const int16x8_t high = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(x.v[2])), vqmovn_s32(vcvtnq_s32_f32(x.v[3])));
   return vmaxq_s8(vcombine_s8(vqmovn_s16(low), vqmovn_s16(high)), vdupq_n_s8(-127));
 }
-RIFTCO_INLINE int32_t store_int8(F16 x, F16 y, int8_t* q) {
+RIFTCO_INLINE BlockSums store_int8(F16 x, F16 y, int8_t* q) {
   const int8x16_t a = narrow_int8(x), b = narrow_int8(y);
   vst1q_s8(q, a);
   vst1q_s8(q + 16, b);
-  return vaddlvq_s8(a) + vaddlvq_s8(b);
+  return {vaddlvq_s8(a), vaddlvq_s8(b)};
 }
 
 RIFTCO_INLINE int8x16_t four_everywhere(const int8_t* p) {
@@ -191,11 +211,11 @@ RIFTCO_INLINE void dot_q4(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
   }
 }
 
-template <int R>
-RIFTCO_INLINE void dot_q8(const int8_t* w, const int8_t* x, const RowScale*, I16 (&total)[R]) {
+template <int R, int kLines>
+RIFTCO_INLINE void dot_lines(const int8_t* w, const int8_t* x, I16 (&total)[R]) {
   clear(total);
   RIFTCO_UNROLL
-  for (int j = 0; j < 8; j++) {
+  for (int j = 0; j < kLines; j++) {
     RIFTCO_UNROLL
     for (int i = 0; i < 4; i++) {
       const int8x16_t line = vld1q_s8(w + 64 * j + 16 * i);
@@ -204,6 +224,15 @@ RIFTCO_INLINE void dot_q8(const int8_t* w, const int8_t* x, const RowScale*, I16
         total[r].v[i] = add_dot(total[r].v[i], line, four_everywhere(x + 32 * r + 4 * j));
     }
   }
+}
+
+template <int R>
+RIFTCO_INLINE void dot_q8(const int8_t* w, const int8_t* x, const RowScale*, I16 (&total)[R]) {
+  dot_lines<R, 8>(w, x, total);
+}
+template <int R, int kLines>
+RIFTCO_INLINE void dot_u6(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
+  dot_lines<R, kLines>(reinterpret_cast<const int8_t*>(w), x, total);
 }
 
 }  // namespace

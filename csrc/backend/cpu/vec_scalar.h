@@ -119,14 +119,24 @@ RIFTCO_INLINE F16 load16(const BFloat* p) {
 RIFTCO_INLINE F16 to_float(I16 a) {
   return F16::each([&](int i) { return float(a.v[i]); });
 }
-RIFTCO_INLINE int32_t store_int8(F16 a, F16 b, int8_t* q) {
-  int32_t total = 0;
+RIFTCO_INLINE I16 minus(I16 a, int32_t x) {
+  for (int i = 0; i < 16; i++) a.v[i] -= x;
+  return a;
+}
+RIFTCO_INLINE F16 load_bytes_unsigned(const uint8_t* p) {
+  return F16::each([&](int i) { return float(p[i]); });
+}
+RIFTCO_INLINE F16 load_bytes_signed(const uint8_t* p) {
+  return F16::each([&](int i) { return float(int8_t(p[i])); });
+}
+RIFTCO_INLINE BlockSums store_int8(F16 a, F16 b, int8_t* q) {
+  BlockSums total = {0, 0};
   for (int i = 0; i < 32; i++) {
     const float x = i < 16 ? a.v[i] : b.v[i - 16];
     const int32_t rounded = int32_t((x + 0x1.8p23f) - 0x1.8p23f);
     const int32_t clamped = rounded > 127 ? 127 : rounded < -127 ? -127 : rounded;
     q[i] = int8_t(clamped);
-    total += clamped;
+    (i < 16 ? total.low : total.high) += clamped;
   }
   return total;
 }
@@ -141,6 +151,16 @@ RIFTCO_INLINE void dot_q4(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
         const int8_t* xi = x + 32 * r + 8 * (i / 4) + i % 4;
         a += (byte & 15) * xi[0] + (byte >> 4) * xi[4];
       }
+      total[r].v[o] = a;
+    }
+}
+
+template <int R, int kLines>
+RIFTCO_INLINE void dot_u6(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
+  for (int r = 0; r < R; r++)
+    for (int o = 0; o < 16; o++) {
+      int32_t a = 0;
+      for (int i = 0; i < 4 * kLines; i++) a += w[64 * (i / 4) + 4 * o + i % 4] * x[32 * r + i];
       total[r].v[o] = a;
     }
 }
