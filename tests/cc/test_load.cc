@@ -286,6 +286,27 @@ TEST(Load, AnAbsentFieldIsTransformersDefault) {
             Window(0, 0));
 }
 
+// As in transformers: rope_scaling counts before rope_parameters, unless it is empty.
+TEST(Load, TheOldSpellingOfRotaryScalingCountsFirst) {
+  const TemporaryFolder folder;
+  const auto scaling_of = [&](const json& rope_scaling) {
+    fs::remove_all(folder.path());
+    fs::copy(golden() / "models/llama-yarn", folder.path());
+    json config = json::parse(read_text(folder.path() / "config.json"));
+    config["rope_scaling"] = rope_scaling;
+    write_text(folder.path() / "config.json", config.dump());
+    const ModelConfig c = load_model(folder.path().string(), {})->config();
+    return std::pair(c.rotary_scaling, c.rotary_factor);
+  };
+  using Scaling = std::pair<RotaryScaling, double>;
+  EXPECT_EQ(scaling_of(json::object()), Scaling(RotaryScaling::yarn, 2.0));
+  EXPECT_EQ(scaling_of({{"type", "linear"}, {"factor", 3}}), Scaling(RotaryScaling::linear, 3.0));
+  EXPECT_EQ(scaling_of({{"type", "default"}}), Scaling(RotaryScaling::none, 1.0));
+  // yarn without a factor: the ratio of the contexts, 64 over 16
+  EXPECT_EQ(scaling_of({{"rope_type", "yarn"}, {"original_max_position_embeddings", 16}}),
+            Scaling(RotaryScaling::yarn, 4.0));
+}
+
 TEST(Load, AHeadInTheFileWinsOverTheTieThatConfigJsonClaims) {
   const TemporaryFolder folder;
   fs::copy(golden() / "models/llama-gqa-untied", folder.path());

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 from pathlib import Path
 
@@ -42,6 +43,18 @@ def test_config_round_trip(tmp_path: Path) -> None:
             assert again.config == SMALL
             assert np.array_equal(model.logits([1, 2, 3]), again.logits([1, 2, 3]))
             assert again.info.parameter_count == model.info.parameter_count
+
+
+def test_rotary_factors_are_a_parameter(tmp_path: Path) -> None:
+    plain = ModelConfig(vocabulary_size=32, layer_count=1, width=16, head_width=4, mlp_width=24,
+                        position="rotary", rotary_width=4)  # fmt: skip
+    factors = dataclasses.replace(plain, rotary_scaling="factors")
+    with Model.create(plain) as one, Model.create(factors) as two:
+        assert two.info.parameter_count == one.info.parameter_count + 2
+        two.save(tmp_path / "factors.rift")
+        with Model.load(tmp_path / "factors.rift") as again:
+            assert again.config == factors
+            assert np.array_equal(again.logits([1, 2, 3]), two.logits([1, 2, 3]))
 
 
 def test_create_is_a_function_of_the_seed() -> None:

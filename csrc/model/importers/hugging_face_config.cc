@@ -55,6 +55,7 @@ class Fields {
     }
     return values;
   }
+  bool is_empty() const { return object_.empty(); }
   bool holds_objects() const {
     for (const json& value : object_)
       if (value.is_object()) return true;
@@ -130,7 +131,8 @@ void read_yarn(const Fields& rope, ModelConfig& c) {
 // transformers 5 writes rope_parameters, 4 wrote rope_theta and rope_scaling; it takes the latter where both are there.
 void read_rotary(const Fields& f, ModelConfig& c) {
   c.rotary_base = f.number("rope_theta", 10000.0);
-  const char* const name = f.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  const bool old = f.has("rope_scaling") && !f.object("rope_scaling").is_empty();
+  const char* const name = old ? "rope_scaling" : "rope_parameters";
   if (!f.has(name)) return;
   const Fields rope = f.object(name);
   c.rotary_base = rope.number("rope_theta", c.rotary_base);
