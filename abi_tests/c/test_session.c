@@ -101,10 +101,10 @@ static void test_create(void) {
   options.kind = -1;
   REFUSED(rt_model_decode_session_create(model, &options, &made), RT_INVALID_ARGUMENT, "options.kind is -1");
   options.kind = RT_KV_CACHE_PAGED;
-  options.reserved = 3;
+  options.element_type = 3;
   REFUSED(rt_model_decode_session_create(model, &options, &made), RT_INVALID_ARGUMENT,
-          "options.reserved is 3");
-  options.reserved = 0;
+          "options.element_type is 3, not one of 0 to 2");
+  options.element_type = RT_KV_ELEMENT_F32;
   options.block_size = 0;
   REFUSED(rt_model_decode_session_create(model, &options, &made), RT_INVALID_ARGUMENT, "block");
   options.block_size = UINT64_MAX;
@@ -157,9 +157,10 @@ static void test_factory(void) {
   options.kind = 9;
   REFUSED(rt_kv_cache_factory_create(model, &options, &made), RT_INVALID_ARGUMENT, "options.kind is 9");
   options.kind = RT_KV_CACHE_PAGED;
-  options.reserved = 1;
-  REFUSED(rt_kv_cache_factory_create(model, &options, &made), RT_INVALID_ARGUMENT, "options.reserved is 1");
-  options.reserved = 0;
+  options.element_type = -1;
+  REFUSED(rt_kv_cache_factory_create(model, &options, &made), RT_INVALID_ARGUMENT,
+          "options.element_type is -1, not one of 0 to 2");
+  options.element_type = RT_KV_ELEMENT_F32;
   options.block_size = 0;
   REFUSED(rt_kv_cache_factory_create(model, &options, &made), RT_INVALID_ARGUMENT, "block");
   options.block_size = 4;

@@ -201,7 +201,7 @@ static void test_short_session_options(void) {
   memset(&options, 0xFF, sizeof options);
   options.struct_size = offsetof(rt_decode_session_options, maximum_context);
   options.kind = RT_KV_CACHE_PAGED;
-  options.reserved = 0;
+  options.element_type = RT_KV_ELEMENT_F32;
   options.block_size = 4;
   OK(rt_model_decode_session_create(model, &options, &session));
   OK(rt_decode_session_capacity(session, &capacity));

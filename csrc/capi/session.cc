@@ -10,6 +10,8 @@ using namespace riftco::capi;
 
 static_assert(RT_KV_CACHE_CONTIGUOUS == int32_t(KvCacheKind::contiguous));
 static_assert(RT_KV_CACHE_PAGED == int32_t(KvCacheKind::paged));
+static_assert(RT_KV_ELEMENT_F32 == int32_t(DType::f32) && RT_KV_ELEMENT_F16 == int32_t(DType::f16) &&
+              RT_KV_ELEMENT_BF16 == int32_t(DType::bf16));
 
 // The first release of rt_decode_session_options has 24 bytes.
 template <>
@@ -24,7 +26,7 @@ namespace {
 rt_kv_cache_factory_options factory_defaults() {
   return {.struct_size = sizeof(rt_kv_cache_factory_options),
           .kind = RT_KV_CACHE_PAGED,
-          .reserved = 0,
+          .element_type = RT_KV_ELEMENT_F32,
           .block_size = kDefaultPageSize,
           .block_count = 0,
           .maximum_context = 0,
@@ -34,11 +36,15 @@ rt_kv_cache_factory_options factory_defaults() {
 rt_decode_session_options session_defaults() {
   return {.struct_size = sizeof(rt_decode_session_options),
           .kind = RT_KV_CACHE_PAGED,
-          .reserved = 0,
+          .element_type = RT_KV_ELEMENT_F32,
           .block_size = kDefaultPageSize,
           .maximum_context = 0,
           .factory = nullptr,
           .cancel = nullptr};
+}
+
+DType element_argument(int32_t type) {
+  return choice_argument<DType>(type, RT_KV_ELEMENT_BF16, "options.element_type");
 }
 
 void check_tokens(const DecodeSession& session, std::span<const uint32_t> tokens) {
@@ -67,13 +73,13 @@ rt_status rt_kv_cache_factory_create(const rt_model* model, const rt_kv_cache_fa
   return guarded_create(__func__, "factory", factory, [&] {
     const DecoderOnlyTransformer& object = *checked(model, "model").object;
     const rt_kv_cache_factory_options given = read_struct(options, factory_defaults(), "options");
-    check_reserved(given.reserved, "options.reserved");
     const KvCacheKind kind = choice_argument<KvCacheKind>(given.kind, RT_KV_CACHE_PAGED, "options.kind");
     return std::make_unique<rt_kv_cache_factory>(make_kv_cache_factory(
         object, {.kind = kind,
                  .page_size = given.block_size,
                  .page_count = given.block_count,
                  .maximum_context = given.maximum_context,
+                 .element = element_argument(given.element_type),
                  .memory_limit = given.memory_limit ? given.memory_limit : UINT64_MAX}));
   });
 }
@@ -102,11 +108,11 @@ rt_status rt_model_decode_session_create(const rt_model* model, const rt_decode_
   return guarded_create(__func__, "session", session, [&] {
     const auto& object = checked(model, "model").object;
     const rt_decode_session_options given = read_struct(options, session_defaults(), "options");
-    check_reserved(given.reserved, "options.reserved");
     const DecodeSessionOptions chosen = {
         .kind = choice_argument<KvCacheKind>(given.kind, RT_KV_CACHE_PAGED, "options.kind"),
         .page_size = given.block_size,
         .maximum_context = given.maximum_context,
+        .element = element_argument(given.element_type),
         .factory = optional_object(given.factory, "options.factory"),
         .cancel = cancel_flag(given.cancel, "options.cancel")};
     return std::make_unique<rt_decode_session>(std::make_unique<DecodeSession>(object, chosen));

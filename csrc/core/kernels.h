@@ -26,6 +26,8 @@
 //              l = fma(a.l, ca, b.l * cb); O = fma(a.O, ca, b.O * cb);   the row's result is O / l
 //     a row sees the newest `window` keys up to its own; its first segment is the one of the first key that it sees;
 //     other keys never enter (not multiplied by zero); exp of minus infinity is exactly 0, NaN stays NaN;
+//   - keys and values of f16 and bf16 caches are rounded to nearest even when they are stored; attention reads
+//     every one back from its page, those of the same step too, and widens it exactly;
 //   - exp, erf, tanh, sin, cos are the project's own (core/math.h), with written fused multiply-adds.
 //
 // Work split: in a step every worker of the region calls the same kernel with its Share and does its part;
@@ -119,8 +121,9 @@ struct AttentionRow {
   uint32_t position;  // the row writes this position and reads keys up to it
 };
 
-// Normalises (rms, as `norm` does, each head by itself) and rotates q and k in place, then writes k and v into the row's
-// cache page. Half-split pairs a = x[i], b = x[i + pairs] become a cos - b sin and b cos + a sin, each operation rounded.
+// Normalises (rms, as `norm` does, each head by itself) and rotates q and k in place, then writes k and v, rounded to the
+// cache's element, into the row's page. Half-split pairs a = x[i], b = x[i + pairs] become a cos - b sin and b cos + a sin,
+// each operation rounded.
 struct StoreArgs {
   const AttentionRow* rows;
   uint32_t row_count;
@@ -183,10 +186,12 @@ struct KernelTable {
 
   // --- attention
   size_t (*kv_page_bytes)(const KvGeometry&);
-  // Keys and values of one position, one layer, in logical order [kv_heads, head_width]; saved sessions and tests.
+  // Keys and values of one position, one layer, widened, in logical order [kv_heads, head_width]; saved sessions
+  // and tests.
   void (*kv_read)(const CacheView&, uint32_t layer, uint32_t position, float* keys, float* values);
   void (*rotary)(const RotaryArgs&, Share);
-  bool (*store)(const StoreArgs&, Share);  // false: this share's k or v has a value that is not finite
+  // false: a value of this share's k or v is not finite, or is too large for the element type
+  bool (*store)(const StoreArgs&, Share);
   size_t (*attention_slot_floats)(uint32_t head_width);
   size_t (*attention_scratch_bytes)(uint32_t group, uint32_t head_width);
   void (*attend)(const AttentionArgs&, const AttentionUnit&);

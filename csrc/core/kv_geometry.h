@@ -3,15 +3,18 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/dtype.h"
+
 namespace riftco {
 
-// Logically a layer's keys and values are each float [physical_page, kv_head, page_offset, head_width]. How a device
+// Logically a layer's keys and values are each element [physical_page, kv_head, page_offset, head_width]. How a device
 // orders them inside its page is its kernels' secret (KernelTable::kv_page_bytes, kv_read).
 struct KvGeometry {
   uint32_t layers = 0;
   uint32_t kv_heads = 0;
   uint32_t head_width = 0;
-  uint32_t page_size = 0;  // tokens per page
+  uint32_t page_size = 0;      // tokens per page
+  DType element = DType::f32;  // f32, f16 or bf16
 
   bool operator==(const KvGeometry&) const = default;
 };

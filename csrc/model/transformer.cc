@@ -15,9 +15,9 @@ DecoderOnlyTransformer::DecoderOnlyTransformer(std::unique_ptr<Weights> weights,
       executor_(std::make_unique<StepExecutor>(weights_->device(), std::make_shared<ThreadPool>(threads),
                                                account_)) {}
 
-KvGeometry DecoderOnlyTransformer::kv_geometry(uint32_t page_size) const noexcept {
+KvGeometry DecoderOnlyTransformer::kv_geometry(uint32_t page_size, DType element) const noexcept {
   const ModelConfig& c = config();
-  return {c.layer_count, c.kv_head_count, c.head_width, page_size};
+  return {c.layer_count, c.kv_head_count, c.head_width, page_size, element};
 }
 
 void DecoderOnlyTransformer::reserve(uint32_t longest_context) const {

@@ -33,8 +33,8 @@ class DecoderOnlyTransformer {
   // Weights and activations in memory.
   uint64_t memory_bytes() const noexcept { return account_->bytes(); }
 
-  // The geometry of its caches with this page size.
-  KvGeometry kv_geometry(uint32_t page_size) const noexcept;
+  // The geometry of its caches with this page size and element type.
+  KvGeometry kv_geometry(uint32_t page_size, DType element = DType::f32) const noexcept;
 
   // Reserves the activation memory of steps with contexts of up to `longest_context` tokens.
   void reserve(uint32_t longest_context) const;

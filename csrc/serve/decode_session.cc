@@ -52,7 +52,8 @@ uint32_t resolve_context(const DecoderOnlyTransformer& model, uint64_t maximum_c
 std::shared_ptr<KeyValueCacheFactory> session_factory(const DecoderOnlyTransformer& model,
                                                       const DecodeSessionOptions& options) {
   if (!options.factory)
-    return make_kv_cache_factory(model, {options.kind, options.page_size, 0, options.maximum_context});
+    return make_kv_cache_factory(
+        model, {options.kind, options.page_size, 0, options.maximum_context, options.element});
   const KeyValueCacheFactory& factory = *options.factory;
   if (options.kind != factory.kind() && options.kind != KvCacheKind::paged)
     fail(Status::invalid_argument, "cache kind %d is not the factory's %d", int(options.kind),
@@ -61,6 +62,9 @@ std::shared_ptr<KeyValueCacheFactory> session_factory(const DecoderOnlyTransform
       options.page_size != 0)
     fail(Status::invalid_argument, "a block size of %llu is not the factory's %u", ull(options.page_size),
          factory.page_size());
+  if (options.element != factory.element() && options.element != DType::f32)
+    fail(Status::invalid_argument, "an element type of %s is not the factory's %s",
+         dtype_info(options.element).name, dtype_info(factory.element()).name);
   factory.check(model.device(), model.kv_geometry(factory.page_size()), model.config().maximum_context);
   return options.factory;
 }
@@ -79,15 +83,16 @@ std::shared_ptr<KeyValueCacheFactory> make_kv_cache_factory(const DecoderOnlyTra
     if (options.page_count != 0)
       fail(Status::invalid_argument, "contiguous caches have no block count (%llu given)",
            ull(options.page_count));
-    return std::make_shared<ContiguousKvCacheFactory>(model.device(), model.kv_geometry(context), context,
-                                                      options.memory_limit);
+    return std::make_shared<ContiguousKvCacheFactory>(
+        model.device(), model.kv_geometry(context, options.element), context, options.memory_limit);
   }
   if (options.kind != KvCacheKind::paged)
     fail(Status::invalid_argument, "there is no cache kind %d", int(options.kind));
   if (page_size == 0) fail(Status::invalid_argument, "a block needs at least one token");
   if (page_size > UINT32_MAX)
     fail(Status::out_of_range, "a block size of %llu is more than %u", ull(page_size), UINT32_MAX);
-  return std::make_shared<PagedKvCachePool>(model.device(), model.kv_geometry(uint32_t(page_size)), context,
+  return std::make_shared<PagedKvCachePool>(model.device(),
+                                            model.kv_geometry(uint32_t(page_size), options.element), context,
                                             options.page_count, options.memory_limit);
 }
 

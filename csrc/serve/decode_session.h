@@ -15,6 +15,7 @@ struct DecodeSessionOptions {
   KvCacheKind kind = KvCacheKind::paged;
   uint64_t page_size = kDefaultPageSize;  // contiguous: the default, 0 or the maximum context
   uint64_t maximum_context = 0;           // 0: the model's, or the factory's where one is given
+  DType element = DType::f32;             // of keys and values: f32, f16 or bf16
   std::shared_ptr<KeyValueCacheFactory> factory =
       nullptr;                         // null: one of the session's own, of one full context
   const CancelFlag* cancel = nullptr;  // looked at by every step
@@ -25,6 +26,7 @@ struct KvCacheFactoryOptions {
   uint64_t page_size = kDefaultPageSize;  // contiguous: the default, 0 or the maximum context
   uint64_t page_count = 0;                // 0: one full context; contiguous: 0
   uint64_t maximum_context = 0;           // 0: the model's
+  DType element = DType::f32;             // of keys and values: f32, f16 or bf16
   uint64_t memory_limit = UINT64_MAX;     // bytes of pages
 };
 

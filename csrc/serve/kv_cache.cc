@@ -36,7 +36,8 @@ std::unique_ptr<KeyValueCache> KeyValueCacheFactory::create(uint64_t maximum_con
 
 void KeyValueCacheFactory::check(const Device& device, const KvGeometry& geometry,
                                  uint32_t maximum_context) const {
-  const KvGeometry model = with_page_size(geometry, page_size());
+  KvGeometry model = with_page_size(geometry, page_size());
+  model.element = element();
   if (&device == &pool_->device() && model == pool_->geometry() && maximum_context_ <= maximum_context)
     return;
   fail(Status::invalid_argument,

@@ -27,6 +27,7 @@ class KeyValueCacheFactory {
 
   KvCacheKind kind() const noexcept { return kind_; }
   uint32_t page_size() const noexcept { return pool_->geometry().page_size; }
+  DType element() const noexcept { return pool_->geometry().element; }
   uint32_t maximum_context() const noexcept { return maximum_context_; }
   const KvPagePool& pool() const noexcept { return *pool_; }
   KvPagePool& pool() noexcept { return *pool_; }
@@ -37,7 +38,7 @@ class KeyValueCacheFactory {
   std::unique_ptr<KeyValueCache> create(uint64_t maximum_context = 0) const;
 
   // Fails with invalid_argument, naming both geometries, unless caches from here fit a model on this device
-  // with this geometry (its page size is not looked at) and positions for this context.
+  // with this geometry (its page size and element are not looked at) and positions for this context.
   void check(const Device& device, const KvGeometry& geometry, uint32_t maximum_context) const;
 
  protected:

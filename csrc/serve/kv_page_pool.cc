@@ -21,7 +21,7 @@ size_t checked_page_bytes(const Device& device, const KvGeometry& geometry) {
   if (g.layers == 0 || g.kv_heads == 0 || g.head_width == 0 || g.page_size == 0)
     fail(Status::invalid_argument, "no key/value page has this shape: %s",
          describe(device, geometry).c_str());
-  uint64_t bytes = 2 * sizeof(float);
+  uint64_t bytes = 2 * dtype_info(g.element).bytes;
   for (uint32_t factor : {g.layers, g.kv_heads, g.head_width, g.page_size})
     bytes = multiply(bytes, factor, device, geometry);
   return device.kernels->kv_page_bytes(geometry);
@@ -30,8 +30,8 @@ size_t checked_page_bytes(const Device& device, const KvGeometry& geometry) {
 }  // namespace
 
 std::string describe(const Device& device, const KvGeometry& g) {
-  return format("%s, %u layers, %u key/value heads of width %u, pages of %u tokens", device.name, g.layers,
-                g.kv_heads, g.head_width, g.page_size);
+  return format("%s, %u layers, %u key/value heads of width %u in %s, pages of %u tokens", device.name,
+                g.layers, g.kv_heads, g.head_width, dtype_info(g.element).name, g.page_size);
 }
 
 KvPagePool::KvPagePool(const Device& device, const KvGeometry& geometry, uint64_t page_count,

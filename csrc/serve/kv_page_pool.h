@@ -14,7 +14,7 @@
 
 namespace riftco {
 
-// "cpu, 4 layers, 2 key/value heads of width 32, pages of 16 tokens"
+// "cpu, 4 layers, 2 key/value heads of width 32 in f16, pages of 16 tokens"
 std::string describe(const Device& device, const KvGeometry& geometry);
 
 struct KvPoolUsage {

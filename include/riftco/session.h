@@ -11,6 +11,10 @@ extern "C" {
 
 enum { RT_KV_CACHE_CONTIGUOUS = 0, RT_KV_CACHE_PAGED = 1 };
 
+/* What keys and values are kept as. F16 and BF16 halve the memory: values are rounded to nearest even when they are
+ * written, and one that overflows is RT_NON_FINITE. */
+enum { RT_KV_ELEMENT_F32 = 0, RT_KV_ELEMENT_F16 = 1, RT_KV_ELEMENT_BF16 = 2 };
+
 /* --- key/value cache factories --------------------------------------------------------------------------------------- */
 
 /* Where caches come from: a paged pool shared by any number of sessions and generators, or contiguous caches
@@ -20,7 +24,7 @@ typedef struct rt_kv_cache_factory rt_kv_cache_factory;
 typedef struct rt_kv_cache_factory_options {
   uint64_t struct_size;
   int32_t kind;         /* RT_KV_CACHE_*; default paged */
-  uint32_t reserved;    /* 0 */
+  int32_t element_type; /* RT_KV_ELEMENT_*; default F32 */
   uint64_t block_size;  /* tokens per page; default 16; contiguous: left at it, 0 or the maximum context */
   uint64_t block_count; /* pages of the pool; 0 (default): one full context. Contiguous: 0 */
   uint64_t maximum_context; /* longest sequence; 0 (default): the model's */
@@ -54,12 +58,12 @@ typedef struct rt_decode_session rt_decode_session;
 typedef struct rt_decode_session_options {
   uint64_t struct_size;
   int32_t kind;                 /* RT_KV_CACHE_*; default paged */
-  uint32_t reserved;            /* 0 */
+  int32_t element_type;         /* RT_KV_ELEMENT_*; default F32 */
   uint64_t block_size;          /* tokens per page; default 16 */
   uint64_t maximum_context;     /* 0 (default): the model's */
   rt_kv_cache_factory* factory; /* NULL (default): a factory of the session's own for one full context; else
-                                   kind and block_size must be the factory's or left at their defaults,
-                                   maximum_context 0 or at most its */
+                                   kind, element_type and block_size must be the factory's or left at
+                                   their defaults, maximum_context 0 or at most its */
   const rt_cancel* cancel;      /* looked at by every step of the session; or NULL */
 } rt_decode_session_options;
 

@@ -41,6 +41,14 @@ class Cache(str, Enum):
     contiguous = "contiguous"
 
 
+class CacheType(str, Enum):
+    """Element types of a key/value cache by name."""
+
+    f32 = "f32"
+    f16 = "f16"
+    bf16 = "bf16"
+
+
 ModelArgument = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="A .gguf or .rift file, a Hugging Face folder, or a pulled name."),
@@ -93,13 +101,21 @@ def generate_command(
     threads: Annotated[int, typer.Option(min=0, help="0: the CPUs that the process may use.")] = 0,
     cache: Annotated[Cache, typer.Option(help="Kind of key/value cache.")] = Cache.paged,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens per page of a paged cache.")] = 16,
+    cache_type: Annotated[
+        CacheType, typer.Option(help="f16 and bf16 halve the cache's memory and round what it holds.")
+    ] = CacheType.f32,
     as_json: JsonOption = False,
 ) -> None:
     """Print how a model goes on with a prompt: the text alone on stdout, statistics on stderr."""
     text = _argument(prompt) if prompt != "-" else sys.stdin.buffer.read().removesuffix(b"\n")
     streaming = sys.stdout.isatty() and not as_json
     with ModelBundle.load(resolve(model)).instantiate(backend.value, threads) as runtime:
-        generator = TextGenerator(runtime.model, kv_cache=cache.value, kv_cache_block_size=block_size)
+        generator = TextGenerator(
+            runtime.model,
+            kv_cache=cache.value,
+            kv_cache_block_size=block_size,
+            kv_cache_type=cache_type.value,
+        )
         stream = generator.stream(
             text,
             max_new_tokens=max_new_tokens,

@@ -31,7 +31,7 @@ from ._native import (
 )
 from .cancel import CancelFlag, interruptible
 from .errors import ContextFullError
-from .kv_cache import CACHE_KINDS, KvCacheFactory
+from .kv_cache import CACHE_KINDS, CACHE_TYPES, KvCacheFactory
 from .progress import Progress, watched
 from .session import DecodeSession
 from .source import ModelSource, Source
@@ -257,18 +257,21 @@ class Model(Handle):
         block_size: int = 16,
         maximum_context: int = 0,
         factory: KvCacheFactory | None = None,
+        cache_type: str = "f32",
     ) -> DecodeSession:
         """A new, empty sequence.
 
         cache: "paged", in pages of block_size tokens, or "contiguous". maximum_context: the longest
-        sequence, 0 for the model's. factory: takes the cache from there; then cache and block_size are the
-        factory's, or left alone.
+        sequence, 0 for the model's. factory: takes the cache from there; then cache, block_size and
+        cache_type are the factory's, or left alone. cache_type: "f32", or "f16" or "bf16" for half the
+        memory, with keys and values rounded.
         """
         cancel = CancelFlag()
         settings = options("rt_decode_session_options")
         settings.kind = choice(cache, "cache", CACHE_KINDS)
         settings.block_size = integer(block_size, "block_size", UINT64_MAX)
         settings.maximum_context = integer(maximum_context, "maximum_context")
+        settings.element_type = choice(cache_type, "cache_type", CACHE_TYPES)
         settings.cancel = cancel._pointer()
         source = None if factory is None else instance(factory, "factory", KvCacheFactory)._pointer()
         settings.factory = ffi.NULL if source is None else source

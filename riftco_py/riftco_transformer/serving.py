@@ -128,15 +128,22 @@ class TextGenerator(Handle):
         kv_cache_block_count: int = 0,
         maximum_context: int = 0,
         factory: KvCacheFactory | None = None,
+        kv_cache_type: str = "f32",
     ) -> None:
         """tokenizer: None for the model's. kv_cache: "paged", in kv_cache_block_count pages (0: one full
         context) of kv_cache_block_size tokens, or "contiguous". maximum_context: the longest
-        sequence, 0 for the model's. factory: takes the cache from there instead of all these."""
+        sequence, 0 for the model's. kv_cache_type: "f32", or "f16" or "bf16" for half the memory, with keys
+        and values rounded. factory: takes the cache from there instead of all these."""
         native_model = instance(model, "model", Model)._pointer()
         text = ffi.NULL if tokenizer is None else instance(tokenizer, "tokenizer", Tokenizer)._pointer()
         if factory is None:
             factory = KvCacheFactory.create(
-                model, kv_cache, kv_cache_block_size, kv_cache_block_count, maximum_context
+                model,
+                kv_cache,
+                kv_cache_block_size,
+                kv_cache_block_count,
+                maximum_context,
+                cache_type=kv_cache_type,
             )
         source = instance(factory, "factory", KvCacheFactory)._pointer()
         super().__init__(create(lib.rt_generator_create, "rt_generator", native_model, text, source))

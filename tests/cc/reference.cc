@@ -232,6 +232,16 @@ void rotate(float* x, const Floats& cos_sin) {
   }
 }
 
+// The nearest value of 11 (f16) or 8 (bf16) significant bits, ties to even, by arithmetic in double.
+float rounded(DType element, float x) {
+  if (element == DType::f32 || x == 0 || !std::isfinite(x)) return x;
+  const int precision = element == DType::f16 ? 11 : 8, least = element == DType::f16 ? -14 : -126;
+  const double unit = std::ldexp(1.0, std::max(std::ilogb(x), least) - (precision - 1));
+  const double nearest = std::nearbyint(double(x) / unit) * unit;
+  const double most = element == DType::f16 ? 65504 : 0x1.fep127;
+  return std::abs(nearest) > most ? std::copysign(kInfinity, x) : float(std::copysign(nearest, x));
+}
+
 Floats attention(const float* q, const float* keys, const float* values, uint32_t count, uint32_t window,
                  uint32_t head_width, float scale) {
   Segment a;

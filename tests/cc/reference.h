@@ -28,6 +28,9 @@ Floats rotary(const std::vector<double>& inverse_frequencies, uint32_t position,
 // One head in place; cos_sin as from rotary().
 void rotate(float* x, const Floats& cos_sin);
 
+// What a cache of this element type keeps of a value.
+float rounded(DType element, float x);
+
 // One query head over the newest `window` of keys and values [count][head_width].
 Floats attention(const float* q, const float* keys, const float* values, uint32_t count, uint32_t window,
                  uint32_t head_width, float scale);

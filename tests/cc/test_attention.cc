@@ -11,7 +11,10 @@ struct Shape {
   uint32_t head_width, kv_heads, group, page_size, pairs;
   uint32_t window = kAllKeys;
   bool norms = false;  // of q and k
+  DType element = DType::f32;
 };
+
+const DType kElements[] = {DType::f32, DType::f16, DType::bf16};
 
 // One sequence's cache, filled position by position through `store`. What was not stored is NaN.
 class Sequence {
@@ -19,7 +22,7 @@ class Sequence {
   Sequence(const KernelTable& kernels, const Shape& s, uint32_t length, uint64_t seed)
       : kernels_(kernels),
         shape_(s),
-        geometry_{kLayers, s.kv_heads, s.head_width, s.page_size},
+        geometry_{kLayers, s.kv_heads, s.head_width, s.page_size, s.element},
         random_(seed) {
     for (uint32_t i = 0; i < (length + s.page_size - 1) / s.page_size; i++)
       pages_.emplace_back(kernels.kv_page_bytes(geometry_));
@@ -92,8 +95,10 @@ class Sequence {
       Floats keys, values;
       for (uint32_t p = 0; p <= position; p++) {
         const size_t at = (size_t(p) * shape_.kv_heads + h / shape_.group) * width;
-        keys.insert(keys.end(), k_.begin() + at, k_.begin() + at + width);
-        values.insert(values.end(), v_.begin() + at, v_.begin() + at + width);
+        for (size_t d = 0; d < width; d++) {
+          keys.push_back(reference::rounded(shape_.element, k_[at + d]));
+          values.push_back(reference::rounded(shape_.element, v_[at + d]));
+        }
       }
       const Floats o = reference::attention(query(position) + h * width, keys.data(), values.data(),
                                             position + 1, shape_.window, width, scale());
@@ -149,9 +154,9 @@ class Attention : public KernelTest {
       const Floats want = sequence.expected(first + r);
       for (size_t i = 0; i < width; i++)
         ASSERT_TRUE(same(got[r * width + i], want[i]))
-            << "width " << s.head_width << " group " << s.group << " page " << s.page_size << " position "
-            << first + r << " row " << r << " of " << rows << " split " << split << " dim " << i << ": "
-            << got[r * width + i] << " not " << want[i];
+            << "width " << s.head_width << " group " << s.group << " page " << s.page_size << " "
+            << dtype_info(s.element).name << " position " << first + r << " row " << r << " of " << rows
+            << " split " << split << " dim " << i << ": " << got[r * width + i] << " not " << want[i];
     }
   }
 };
@@ -163,8 +168,11 @@ TEST_P(Attention, EveryHeadWidthGroupAndPageSizeEqualsTheReference) {
     for (uint32_t group : {1u, 2u, 3u, 7u, 8u}) {
       static constexpr uint32_t kPages[] = {1, 3, 16, 24, 64, 500};
       const uint32_t page = kPages[seed % 6], other = kPages[(seed + 3) % 6];
-      check({head_width, 2, group, page, 0}, 60, 7, seed % 2, seed);
-      check({head_width, 1, group, other, head_width / 2}, 0, 1 + uint32_t(seed % 16), false, seed);
+      for (DType element : kElements) {
+        check({head_width, 2, group, page, 0, kAllKeys, false, element}, 60, 7, seed % 2, seed);
+        check({head_width, 1, group, other, head_width / 2, kAllKeys, false, element}, 0,
+              1 + uint32_t(seed % 16), false, seed);
+      }
       seed++;
     }
 }
@@ -172,7 +180,9 @@ TEST_P(Attention, EveryHeadWidthGroupAndPageSizeEqualsTheReference) {
 TEST_P(Attention, EveryPositionAroundTileAndSegmentBounds) {
   for (uint32_t page : {1u, 3u, 16u, 24u, 64u, 1000u})
     for (uint32_t first : {0u, 1u, 14u, 15u, 16u, 62u, 63u, 64u, 65u, 254u, 255u, 256u, 257u, 511u, 512u})
-      for (bool split : {false, true}) check({20, 1, 2, page, 10}, first, 1 + first % 5, split, first + page);
+      for (bool split : {false, true})
+        check({20, 1, 2, page, 10, kAllKeys, false, kElements[(first + split) % 3]}, first, 1 + first % 5,
+              split, first + page);
 }
 
 TEST_P(Attention, EveryRowCountOfAUnit) {
@@ -189,9 +199,9 @@ TEST_P(Attention, RandomShapes) {
     static constexpr uint32_t kWidths[] = {2, 16, 20, 48, 64, 96}, kGroups[] = {1, 2, 3, 4, 5, 9},
                               kPages[] = {1, 5, 16, 17, 32, 77};
     const uint32_t width = random.pick(kWidths);
-    check(
-        {width, 1 + random.below(3), random.pick(kGroups), random.pick(kPages), random.below(width / 2 + 1)},
-        random.below(600), 1 + random.below(kMaxUnitRows), random.below(2), uint64_t(i));
+    check({width, 1 + random.below(3), random.pick(kGroups), random.pick(kPages), random.below(width / 2 + 1),
+           kAllKeys, false, random.pick(kElements)},
+          random.below(600), 1 + random.below(kMaxUnitRows), random.below(2), uint64_t(i));
   }
 }
 
@@ -202,7 +212,8 @@ TEST_P(Attention, WindowsHideWhatLiesBeforeThem) {
         for (uint32_t rows : {1u, 3u, kMaxUnitRows}) {
           static constexpr uint32_t kPages[] = {1, 3, 16, 24, 64, 1000};
           const uint32_t seed = window + first + rows;
-          check({20, 1, 1 + seed % 3, kPages[seed % 6], 10, window}, first, rows, split, seed);
+          check({20, 1, 1 + seed % 3, kPages[seed % 6], 10, window, false, kElements[seed % 3]}, first, rows,
+                split, seed);
         }
 }
 
@@ -236,7 +247,8 @@ TEST_P(Attention, RowsOfAUnitDoNotTouchEachOther) {
 TEST_P(Attention, StoreRotatesAndReadReturnsWhatWasStored) {
   for (uint32_t pairs : {0u, 1u, 10u, 16u, 20u, 32u})
     for (uint32_t page : {1u, 16u, 24u}) {
-      const Shape shape = {64, 3, 2, page, pairs, kAllKeys, page != 16};
+      const DType element = kElements[(pairs + page) % 3];
+      const Shape shape = {64, 3, 2, page, pairs, kAllKeys, page != 16, element};
       Sequence sequence(kernels(), shape, 40, pairs), before(kernels(), shape, 40, pairs);
       ASSERT_TRUE(sequence.store(0, 33, 3));
       for (uint32_t p = 0; p < 33; p++) {
@@ -248,22 +260,53 @@ TEST_P(Attention, StoreRotatesAndReadReturnsWhatWasStored) {
           ASSERT_TRUE(same(sequence.query(p)[i], before.query(p)[i])) << pairs << " " << p << " " << i;
         for (uint32_t i = 0; i < 3 * 64; i++) {
           ASSERT_TRUE(same(sequence.key(p)[i], before.key(p)[i])) << pairs << " " << p << " " << i;
-          ASSERT_TRUE(same(k[i], before.key(p)[i])) << pairs << " " << p << " " << i;
-          ASSERT_TRUE(same(v[i], before.value(p)[i])) << pairs << " " << p << " " << i;
+          ASSERT_TRUE(same(k[i], reference::rounded(element, before.key(p)[i])))
+              << pairs << " " << p << " " << i;
+          ASSERT_TRUE(same(v[i], reference::rounded(element, before.value(p)[i])))
+              << pairs << " " << p << " " << i;
         }
       }
     }
 }
 
 TEST_P(Attention, StoreReportsValuesThatAreNotFinite) {
-  for (float bad : {kNan, INFINITY, -INFINITY})
-    for (bool in_key : {false, true})
-      for (uint32_t at : {0u, 19u, 39u}) {
-        Sequence sequence(kernels(), {20, 2, 1, 16, 0}, 5, 1);
-        (in_key ? sequence.key(4) : sequence.value(4))[at] = bad;
-        EXPECT_TRUE(sequence.store(0, 4, 2));
-        EXPECT_FALSE(sequence.store(0, 5, 2));
-      }
+  for (DType element : kElements)
+    for (float bad : {kNan, INFINITY, -INFINITY})
+      for (bool in_key : {false, true})
+        for (uint32_t at : {0u, 19u, 39u}) {
+          Sequence sequence(kernels(), {20, 2, 1, 16, 0, kAllKeys, false, element}, 5, 1);
+          (in_key ? sequence.key(4) : sequence.value(4))[at] = bad;
+          EXPECT_TRUE(sequence.store(0, 4, 2));
+          EXPECT_FALSE(sequence.store(0, 5, 2));
+        }
+}
+
+// The values around every rounding decision of the 16-bit types: ties to even, the largest, subnormals, zeros.
+TEST_P(Attention, StoreRoundsToNearestEvenAndReportsOverflow) {
+  for (DType element : {DType::f16, DType::bf16}) {
+    Floats edges = {0.0f, -0.0f, 1e-45f, -1e-40f, 0x1p-126f, 0x1.fffffep+127f, 65504, 65519.996f, 65520};
+    for (uint32_t bits = 0; bits < 0x7C00;
+         bits += 97) {  // a stored value, the tie above it and its neighbours
+      const bool half = element == DType::f16;
+      const auto stored = [half](uint32_t b) {
+        return half ? half_to_float(uint16_t(b)) : bf16_to_float(uint16_t(b));
+      };
+      const float tie = float((double(stored(bits)) + double(stored(bits + 1))) / 2);
+      for (float value : {stored(bits), tie, std::nextafterf(tie, 0), std::nextafterf(tie, INFINITY)})
+        edges.insert(edges.end(), {value, -value});
+    }
+    for (float edge : edges) {
+      Sequence sequence(kernels(), {20, 1, 1, 16, 0, kAllKeys, false, element}, 1, 1);
+      sequence.key(0)[17] = sequence.value(0)[3] = edge;
+      const float want = reference::rounded(element, edge);
+      ASSERT_EQ(sequence.store(0, 1, 1), std::isfinite(want)) << dtype_info(element).name << " " << edge;
+      if (!std::isfinite(want)) continue;
+      Floats k(20), v(20);
+      kernels().kv_read(sequence.view(), Sequence::kLayer, 0, k.data(), v.data());
+      ASSERT_TRUE(same(k[17], want)) << dtype_info(element).name << " " << edge << ": " << k[17];
+      ASSERT_TRUE(same(v[3], want)) << dtype_info(element).name << " " << edge << ": " << v[3];
+    }
+  }
 }
 
 // Queries that are not finite spoil their own row; keys a row does not see never do.

@@ -315,11 +315,12 @@ TEST(KvCache, AnotherGeometryIsRefusedWithBoth) {
   factory.check(page_device(), kGeometry, 100);
   const Failure failure = failure_of([&] { factory.check(page_device(), {3, 1, 4, 4}, 64); });
   EXPECT_EQ(failure.status, Status::invalid_argument);
-  EXPECT_EQ(
-      failure.message,
-      "the model's caches (pages, 3 layers, 1 key/value heads of width 4, pages of 4 tokens, context of 64) "
-      "are not those "
-      "of the factory (pages, 2 layers, 1 key/value heads of width 4, pages of 4 tokens, context of 64)");
+  EXPECT_EQ(failure.message,
+            "the model's caches (pages, 3 layers, 1 key/value heads of width 4 in f32, pages of 4 tokens, "
+            "context of 64) "
+            "are not those "
+            "of the factory (pages, 2 layers, 1 key/value heads of width 4 in f32, pages of 4 tokens, "
+            "context of 64)");
   const auto refused = [&](const Device& device, const KvGeometry& g, uint32_t context) {
     return failure_of([&] { factory.check(device, g, context); }).status == Status::invalid_argument;
   };

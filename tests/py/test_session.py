@@ -57,6 +57,26 @@ def test_caches_do_not_change_a_bit(
         assert other.capacity == 64
 
 
+@pytest.mark.parametrize(("cache_type", "tolerance"), [("f16", 2e-3), ("bf16", 2e-2)])
+def test_sixteen_bit_caches_take_half_the_memory_and_stay_exact(
+    model: Model, cache_type: str, tolerance: float
+) -> None:
+    with model.decode_session(cache="contiguous", cache_type=cache_type) as plain:
+        rows = rows_of(plain, IDS)
+    expected = model.logits(IDS)
+    assert 0 < np.abs(rows - expected).max() < tolerance * np.abs(expected).max()
+    pools = {kind: KvCacheFactory.paged(model, block_size=3, cache_type=kind) for kind in ("f32", cache_type)}
+    for pool in pools.values():
+        with model.decode_session(factory=pool) as other:
+            last = other.prefill(IDS)
+    assert np.array_equal(last, rows[-1])  # of the 16-bit pool
+    half, whole = pools[cache_type].usage().allocated_bytes, pools["f32"].usage().allocated_bytes
+    assert abs(2 * half - whole) <= 64 * pools["f32"].usage().block_count  # pages are padded to 64 bytes
+    other_type = "bf16" if cache_type == "f16" else "f16"
+    with pytest.raises(InvalidArgumentError, match="an element type of"):
+        model.decode_session(factory=pools[cache_type], cache_type=other_type)
+
+
 def test_prefill_is_all_steps(model: Model, session: DecodeSession) -> None:
     expected = model.logits(IDS)
     assert np.array_equal(session.prefill(IDS[:5]), expected[4])
@@ -216,6 +236,11 @@ def test_pool_without_pages(model: Model) -> None:
     [
         ({"cache": "pages"}, InvalidArgumentError, "cache must be one of contiguous, paged, not 'pages'"),
         ({"cache": 1}, TypeError, "cache must be a str, not int"),
+        (
+            {"cache_type": "q8_0"},
+            InvalidArgumentError,
+            "cache_type must be one of f32, f16, bf16, not 'q8_0'",
+        ),
         ({"block_size": 0}, InvalidArgumentError, "a block needs at least one token"),
         ({"block_size": -1}, InvalidArgumentError, "block_size must be in 0 .."),
         ({"block_size": True}, TypeError, "block_size must be an integer, not bool"),

@@ -1,7 +1,7 @@
 // Paged attention: rows of one sequence and the query heads that share a key/value head, over segments of keys.
 //
 // A line is one query head of one row. Lines are worked on in tiles of kLines; each tile of keys is found once (in place
-// where 16 keys lie in one page, else gathered) and used by all lines of the unit. Only keys that a line may see enter
+// where 16 floats lie in one page, else gathered and widened) and used by all lines of the unit. Only keys that a line may see enter
 // its maximum, its sum and its chains: what lies in other slots, NaN included, is never combined with anything.
 #pragma once
 #include "backend/cpu/cache_page.h"
@@ -55,16 +55,22 @@ struct KeyTile {
   const float* value[kGroups];
 };
 
-// Copies `count` keys from `position` on, which lie in more than one page.
+// Copies and widens `count` keys from `position` on.
+template <class T>
 void gather_group(const CacheView& view, uint32_t layer, uint32_t kv_head, uint32_t position, uint32_t count,
                   float* keys, float* values) {
   const KvGeometry& g = *view.geometry;
-  for (uint32_t j = 0; j < count; j++) {
-    const HeadSlot slot = head_slot(view, layer, kv_head, position + j);
-    for (size_t d = 0; d < g.head_width; d++) keys[16 * d + j] = slot.key[d * g.page_size];
-    std::memcpy(values + j * padded_width(g.head_width), slot.value,
-                padded_width(g.head_width) * sizeof(float));
+  const size_t padded = padded_width(g.head_width);
+  const bool one_page = position % g.page_size + count <= g.page_size;  // their keys are neighbours
+  HeadSlot<T> slots[16];
+  for (uint32_t j = 0; j < count; j++) slots[j] = head_slot<T>(view, layer, kv_head, position + j);
+  T across[16] = {};
+  for (size_t d = 0; d < g.head_width; d++) {
+    for (uint32_t j = 0; j < count && !one_page; j++) across[j] = slots[j].key[d * g.page_size];
+    load16(one_page ? slots[0].key + d * g.page_size : across).store(keys + 16 * d);
   }
+  for (uint32_t j = 0; j < count; j++)
+    for (size_t d = 0; d < padded; d += 16) load16(slots[j].value + d).store(values + j * padded + d);
 }
 
 // Keys [from, to) of a tile, those that a line sees.
@@ -80,6 +86,7 @@ struct Visible {
 };
 
 // Keys `wanted` of the tile from position `first` on. Groups around them repeat the first: readable, never used.
+template <class T>
 KeyTile find_tile(const CacheView& view, uint32_t layer, uint32_t kv_head, uint32_t first, Visible wanted,
                   const Scratch& scratch) {
   const KvGeometry& g = *view.geometry;
@@ -87,15 +94,16 @@ KeyTile find_tile(const CacheView& view, uint32_t layer, uint32_t kv_head, uint3
   const uint32_t begin = wanted.from / 16;
   for (uint32_t i = begin; 16 * i < wanted.to; i++) {
     const uint32_t position = first + 16 * i, n = smaller(16, wanted.to - 16 * i);
-    if (position % g.page_size + n <= g.page_size) {
-      const HeadSlot slot = head_slot(view, layer, kv_head, position);
-      tile.key[i] = slot.key, tile.key_stride[i] = g.page_size, tile.value[i] = slot.value;
-    } else {
-      float* keys = scratch.keys + size_t(i) * 16 * g.head_width;
-      float* values = scratch.values + size_t(i) * 16 * padded_width(g.head_width);
-      gather_group(view, layer, kv_head, position, n, keys, values);
-      tile.key[i] = keys, tile.key_stride[i] = 16, tile.value[i] = values;
-    }
+    if constexpr (sizeof(T) == sizeof(float))
+      if (position % g.page_size + n <= g.page_size) {
+        const HeadSlot<T> slot = head_slot<T>(view, layer, kv_head, position);
+        tile.key[i] = slot.key, tile.key_stride[i] = g.page_size, tile.value[i] = slot.value;
+        continue;
+      }
+    float* keys = scratch.keys + size_t(i) * 16 * g.head_width;
+    float* values = scratch.values + size_t(i) * 16 * padded_width(g.head_width);
+    gather_group<T>(view, layer, kv_head, position, n, keys, values);
+    tile.key[i] = keys, tile.key_stride[i] = 16, tile.value[i] = values;
   }
   for (uint32_t i = 0; i < kGroups; i++)
     if (i < begin || 16 * i >= wanted.to)
@@ -275,7 +283,9 @@ void clear(const Sums& sums, uint32_t lines, size_t padded) {
 void walk_tile(const Unit& u, uint32_t first_key) {
   const CacheView& view = *u.args.rows[u.unit.first_row].view;
   const Visible wanted = {u.visible(0, first_key).from, u.visible(u.lines - 1, first_key).to};
-  const KeyTile tile = find_tile(view, u.args.layer, u.unit.kv_head, first_key, wanted, u.scratch);
+  const KeyTile tile = with_element(view.geometry->element, [&]<class T>() {
+    return find_tile<T>(view, u.args.layer, u.unit.kv_head, first_key, wanted, u.scratch);
+  });
   for (uint32_t line = 0; line < u.lines; line += kLines) {
     const uint32_t across = smaller(kLines, u.lines - line);
     Visible visible[kLines];

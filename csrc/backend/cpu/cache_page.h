@@ -1,7 +1,7 @@
 // The inside of a cache page, and what writes and reads single positions: rotation, store, kv_read.
 //
-//   page  [layer][kv_head]{keys [head_width][page_size], values [page_size][padded width]}, then 16 floats that vectors
-//         of keys may run into
+//   page  [layer][kv_head]{keys [head_width][page_size], values [page_size][padded width]}, then 16 elements that
+//         vectors of keys may run into
 #pragma once
 #include "backend/cpu/norm.h"
 #include "core/math.h"
@@ -10,34 +10,71 @@ namespace riftco {
 namespace {
 
 RIFTCO_INLINE size_t padded_width(uint32_t head_width) { return round_up(head_width, 16); }
-RIFTCO_INLINE size_t head_floats(const KvGeometry& g) {
+RIFTCO_INLINE size_t head_elements(const KvGeometry& g) {
   return g.page_size * (g.head_width + padded_width(g.head_width));
 }
 
 size_t kv_page_bytes(const KvGeometry& g) {
-  return round_up((size_t(g.layers) * g.kv_heads * head_floats(g) + 16) * sizeof(float), 64);
+  return round_up((size_t(g.layers) * g.kv_heads * head_elements(g) + 16) * float_size(g.element), 64);
+}
+
+// fn.operator()<T>() with the stored type of an element.
+template <class Fn>
+RIFTCO_INLINE auto with_element(DType element, Fn fn) {
+  if (element == DType::f16) return fn.template operator()<Half>();
+  if (element == DType::bf16) return fn.template operator()<BFloat>();
+  return fn.template operator()<float>();
 }
 
 // One head of one layer in the page that holds a position. Key: dim d at key[d * page_size]; value: value[d].
+template <class T>
 struct HeadSlot {
-  float* key;
-  float* value;
+  T* key;
+  T* value;
 };
-RIFTCO_INLINE HeadSlot head_slot(const CacheView& view, uint32_t layer, uint32_t kv_head, uint32_t position) {
+template <class T>
+RIFTCO_INLINE HeadSlot<T> head_slot(const CacheView& view, uint32_t layer, uint32_t kv_head,
+                                    uint32_t position) {
   const KvGeometry& g = *view.geometry;
-  float* head = reinterpret_cast<float*>(view.pages[position / g.page_size]) +
-                (size_t(layer) * g.kv_heads + kv_head) * head_floats(g);
+  T* head = reinterpret_cast<T*>(view.pages[position / g.page_size]) +
+            (size_t(layer) * g.kv_heads + kv_head) * head_elements(g);
   const size_t offset = position % g.page_size;
   return {head + offset, head + size_t(g.head_width) * g.page_size + offset * padded_width(g.head_width)};
 }
 
+template <class T>
+void read_head(const HeadSlot<T>& slot, const KvGeometry& g, float* key, float* value) {
+  for (uint32_t d = 0; d < g.head_width; d += 16) {
+    const uint32_t n = smaller(16, g.head_width - d);
+    T across[16] = {};
+    for (uint32_t i = 0; i < n; i++) across[i] = slot.key[size_t(d + i) * g.page_size];
+    load16(across).store_first(key + d, n);
+    load16(slot.value + d).store_first(value + d, n);
+  }
+}
+
+// False where a value is not finite, as it was given or as it was rounded.
+template <class T>
+bool write_head(const HeadSlot<T>& slot, const KvGeometry& g, const float* key, const float* value) {
+  F16 most = F16::splat(0);
+  for (uint32_t d = 0; d < g.head_width; d += 16) {
+    const uint32_t n = smaller(16, g.head_width - d);
+    T across[16];
+    store16(F16::load_first(key + d, n), across);
+    store16(F16::load_first(value + d, n), slot.value + d);  // with zeros up to the padded width
+    most = max_nan(most, max_nan(abs(load16(across)), abs(load16(slot.value + d))));
+    for (uint32_t i = 0; i < n; i++) slot.key[size_t(d + i) * g.page_size] = across[i];
+  }
+  return largest(most) < __builtin_inff();
+}
+
 void kv_read(const CacheView& view, uint32_t layer, uint32_t position, float* keys, float* values) {
   const KvGeometry& g = *view.geometry;
-  for (uint32_t h = 0; h < g.kv_heads; h++, keys += g.head_width, values += g.head_width) {
-    const HeadSlot slot = head_slot(view, layer, h, position);
-    for (size_t d = 0; d < g.head_width; d++) keys[d] = slot.key[d * g.page_size];
-    std::memcpy(values, slot.value, g.head_width * sizeof(float));
-  }
+  with_element(g.element, [&]<class T>() {
+    for (uint32_t h = 0; h < g.kv_heads; h++)
+      read_head(head_slot<T>(view, layer, h, position), g, keys + size_t(h) * g.head_width,
+                values + size_t(h) * g.head_width);
+  });
 }
 
 void rotary(const RotaryArgs& args, Share share) {
@@ -89,12 +126,11 @@ bool store(const StoreArgs& args, Share share) {
     const size_t at = (size_t(row) * args.kv_heads + kv_head) * width;
     if (args.k_norm) normalise_head(args.k + at, args.k_norm, width, args.norm_epsilon);
     rotate(args.k + at, cos_sin, args.pairs);
-    finite = finite && all_finite(args.k + at, width) && all_finite(args.v + at, width);
     const CacheView& view = *args.rows[row].view;
-    const HeadSlot slot = head_slot(view, args.layer, kv_head, args.rows[row].position);
-    for (size_t d = 0; d < width; d++) slot.key[d * view.geometry->page_size] = args.k[at + d];
-    std::memcpy(slot.value, args.v + at, width * sizeof(float));
-    std::memset(slot.value + width, 0, (padded_width(width) - width) * sizeof(float));
+    finite &= with_element(view.geometry->element, [&]<class T>() {
+      return write_head(head_slot<T>(view, args.layer, kv_head, args.rows[row].position), *view.geometry,
+                        args.k + at, args.v + at);
+    });
   }
   return finite;
 }

@@ -6,6 +6,7 @@
 //                 sum: the tree 8+8, 4+4, 2+2, 1+1; largest: max_nan over the lanes
 //                 largest_abs: of all lanes by the order of bits, so that infinity and NaN win
 //   load16        16 elements of a stored type (float, Half, BFloat), widened
+//   store16       16 floats as such elements, rounded to nearest even; overflow is infinity, NaN stays NaN
 //   load_bytes_unsigned, load_bytes_signed  16 bytes, widened
 //   I16           16 exact integers; to_float, minus (the same from each)
 //   store_int8    32 floats rounded to even and clamped to +-127; returns their sums

@@ -114,6 +114,24 @@ RIFTCO_INLINE __m256 widen_bf16(__m128i h) {
 RIFTCO_INLINE F16 load16(const BFloat* p) {
   return {widen_bf16(load8x16bit(p)), widen_bf16(load8x16bit(p + 8))};
 }
+RIFTCO_INLINE void store16(F16 x, float* p) { x.store(p); }
+RIFTCO_INLINE void store8x16bit(void* p, __m128i v) { _mm_storeu_si128(static_cast<__m128i*>(p), v); }
+RIFTCO_INLINE void store16(F16 x, Half* p) {
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  store8x16bit(p, _mm256_cvtps_ph(x.a, kNearest)), store8x16bit(p + 8, _mm256_cvtps_ph(x.b, kNearest));
+}
+RIFTCO_INLINE __m256i narrow_bf16(__m256 x) {  // in the low halves of the lanes
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+}
+RIFTCO_INLINE void store16(F16 x, BFloat* p) {
+  const __m256i both = _mm256_packus_epi32(narrow_bf16(x.a), narrow_bf16(x.b));  // by 128-bit lanes
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(both, 0xD8));
+}
 
 RIFTCO_INLINE F16 to_float(I16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 

@@ -76,6 +76,19 @@ RIFTCO_INLINE F16 load16(const Half* p) { return {_mm512_cvtph_ps(load16x16bit(p
 RIFTCO_INLINE F16 load16(const BFloat* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load16x16bit(p)), 16))};
 }
+RIFTCO_INLINE void store16(F16 x, float* p) { x.store(p); }
+RIFTCO_INLINE void store16x16bit(void* p, __m256i v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
+RIFTCO_INLINE void store16(F16 x, Half* p) {
+  store16x16bit(p, _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+RIFTCO_INLINE void store16(F16 x, BFloat* p) {
+  const __m512i bits = _mm512_castps_si512(x.v);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q);
+  const __m512i kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+  store16x16bit(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16)));
+}
 
 RIFTCO_INLINE F16 to_float(I16 x) { return {_mm512_cvtepi32_ps(x.v)}; }
 

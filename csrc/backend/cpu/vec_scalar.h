@@ -115,6 +115,13 @@ RIFTCO_INLINE F16 load16(const Half* p) {
 RIFTCO_INLINE F16 load16(const BFloat* p) {
   return F16::each([&](int i) { return __builtin_bit_cast(float, uint32_t(p[i].bits) << 16); });
 }
+RIFTCO_INLINE void store16(F16 a, float* p) { a.store(p); }
+RIFTCO_INLINE void store16(F16 a, Half* p) {
+  for (int i = 0; i < 16; i++) p[i].bits = float_to_half(a.v[i]);
+}
+RIFTCO_INLINE void store16(F16 a, BFloat* p) {
+  for (int i = 0; i < 16; i++) p[i].bits = float_to_bf16(a.v[i]);
+}
 
 RIFTCO_INLINE F16 to_float(I16 a) {
   return F16::each([&](int i) { return float(a.v[i]); });

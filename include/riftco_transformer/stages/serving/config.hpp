@@ -12,6 +12,13 @@ namespace riftco_transformer::stages::serving {
 
 enum class KvCacheKind : std::int32_t { Contiguous = RT_KV_CACHE_CONTIGUOUS, Paged = RT_KV_CACHE_PAGED };
 
+// What keys and values are kept as. F16 and BF16 halve a cache's memory and round what is written.
+enum class KvElement : std::int32_t {
+  F32 = RT_KV_ELEMENT_F32,
+  F16 = RT_KV_ELEMENT_F16,
+  BF16 = RT_KV_ELEMENT_BF16
+};
+
 struct ServingConfig {
   ExecutionBackend backend = ExecutionBackend::Cpu;
   std::uint64_t maximum_new_tokens = 256;  // caps every request
@@ -19,7 +26,8 @@ struct ServingConfig {
   std::uint64_t kv_cache_block_size = 16;  // tokens per page; paged only
   std::uint64_t kv_cache_block_count = 0;  // pages; 0: one full context; paged only
   std::uint64_t maximum_context = 0;       // positions of the cache; 0: the model's
-  std::uint32_t threads = 0;               // 0: the CPUs that the process may use
+  KvElement kv_cache_element = KvElement::F32;
+  std::uint32_t threads = 0;  // 0: the CPUs that the process may use
 };
 
 // What happens when the context is full and another token is wanted.

@@ -16,11 +16,12 @@ class DecodeSession {
   // With a cache of its own for one full context. `cancel` is looked at by every step.
   explicit DecodeSession(const artifacts::Model& model, KvCacheKind kind = KvCacheKind::Paged,
                          std::uint64_t block_size = 16, std::uint64_t maximum_context = 0,
-                         const CancelFlag* cancel = nullptr) {
+                         const CancelFlag* cancel = nullptr, KvElement element = KvElement::F32) {
     auto options = detail::defaults<rt_decode_session_options>(rt_decode_session_options_init);
     options.kind = static_cast<std::int32_t>(kind);
     options.block_size = kind == KvCacheKind::Paged ? block_size : 0;
     options.maximum_context = maximum_context;
+    options.element_type = static_cast<std::int32_t>(element);
     create(model, options, cancel);
   }
 

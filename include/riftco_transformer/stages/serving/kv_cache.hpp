@@ -26,12 +26,13 @@ class KeyValueCacheFactory {
 
  protected:
   KeyValueCacheFactory(const artifacts::Model& model, KvCacheKind kind, std::uint64_t block_size,
-                       std::uint64_t block_count, std::uint64_t maximum_context) {
+                       std::uint64_t block_count, std::uint64_t maximum_context, KvElement element) {
     auto options = detail::defaults<rt_kv_cache_factory_options>(rt_kv_cache_factory_options_init);
     options.kind = static_cast<std::int32_t>(kind);
     options.block_size = block_size;
     options.block_count = block_count;
     options.maximum_context = maximum_context;
+    options.element_type = static_cast<std::int32_t>(element);
     handle_ = detail::make<Handle>(rt_kv_cache_factory_create, model.get(), &options);
   }
 
@@ -44,15 +45,17 @@ class KeyValueCacheFactory {
 class PagedKvCachePool final : public KeyValueCacheFactory {
  public:
   explicit PagedKvCachePool(const artifacts::Model& model, std::uint64_t block_size = 16,
-                            std::uint64_t block_count = 0, std::uint64_t maximum_context = 0)
-      : KeyValueCacheFactory(model, KvCacheKind::Paged, block_size, block_count, maximum_context) {}
+                            std::uint64_t block_count = 0, std::uint64_t maximum_context = 0,
+                            KvElement element = KvElement::F32)
+      : KeyValueCacheFactory(model, KvCacheKind::Paged, block_size, block_count, maximum_context, element) {}
 };
 
 // One fixed page of the maximum context for each sequence.
 class ContiguousKvCacheFactory final : public KeyValueCacheFactory {
  public:
-  explicit ContiguousKvCacheFactory(const artifacts::Model& model, std::uint64_t maximum_context = 0)
-      : KeyValueCacheFactory(model, KvCacheKind::Contiguous, 0, 0, maximum_context) {}
+  explicit ContiguousKvCacheFactory(const artifacts::Model& model, std::uint64_t maximum_context = 0,
+                                    KvElement element = KvElement::F32)
+      : KeyValueCacheFactory(model, KvCacheKind::Contiguous, 0, 0, maximum_context, element) {}
 };
 
 }  // namespace riftco_transformer::stages::serving

@@ -50,9 +50,9 @@ class ServingStack {
  private:
   static KeyValueCacheFactory make_cache(const artifacts::Model& model, const ServingConfig& config) {
     if (config.kv_cache_kind == KvCacheKind::Contiguous)
-      return ContiguousKvCacheFactory(model, config.maximum_context);
+      return ContiguousKvCacheFactory(model, config.maximum_context, config.kv_cache_element);
     return PagedKvCachePool(model, config.kv_cache_block_size, config.kv_cache_block_count,
-                            config.maximum_context);
+                            config.maximum_context, config.kv_cache_element);
   }
 
   GenerationConfig capped(GenerationConfig config) const {
