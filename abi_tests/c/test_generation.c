@@ -29,7 +29,7 @@ static void finish(rt_generator* g, answer* a) {
     memcpy(a->text + a->text_size, piece.bytes, (size_t)piece.size);
     a->text_size += (size_t)piece.size;
     if (piece.token != RT_NO_TOKEN) a->tokens[a->token_count++] = piece.token;
-    CHECK(piece.log_probability <= 0 && piece.reserved == 0);
+    CHECK(piece.log_probability <= 0 && piece.processed_log_probability <= 0 && piece.alternative_count == 0);
   } while (piece.finish == RT_FINISH_NONE);
   a->finish = piece.finish;
 }
@@ -365,6 +365,79 @@ static void test_without_tokenizer(void) {
   rt_generator_release(g);
 }
 
+static void test_forks_and_stop(void) {
+  rt_generator* fork = (rt_generator*)&options; /* must become NULL */
+  rt_model_info info;
+  answer first, second, other;
+  info.struct_size = sizeof info;
+  defaults();
+  OK(rt_generator_stop(generator));
+  REFUSED(rt_generator_fork(generator, 1, &fork), RT_INVALID_STATE, "no generation is running");
+  CHECK(fork == NULL);
+  options.temperature = 1;
+  OK(start("abc"));
+  REFUSED(rt_generator_fork(NULL, 1, &fork), RT_INVALID_ARGUMENT, "generator is NULL");
+  REFUSED(rt_generator_fork(generator, 1, NULL), RT_INVALID_ARGUMENT, "fork is NULL");
+  OK(rt_generator_fork(generator, 1, &fork));
+  OK(rt_model_get_info(model, &info));
+  CHECK(info.session_count == 2);
+  finish(fork, &second);
+  rt_generator_release(fork);
+  OK(rt_generator_fork(generator, 0, &fork));
+  finish(generator, &first);
+  finish(fork, &other);
+  CHECK(same(&first, &other) && !same(&first, &second));
+  rt_generator_release(fork);
+
+  OK(start("abc"));
+  OK(rt_generator_stop(generator));
+  OK(rt_model_get_info(model, &info));
+  CHECK(info.session_count == 0);
+  REFUSED(rt_generator_next(generator, &piece), RT_INVALID_STATE, "no generation is running");
+  REFUSED(rt_generator_stop(NULL), RT_INVALID_ARGUMENT, "generator is NULL");
+}
+
+static void test_rules(void) {
+  static rt_logit_bias bias[2] = {{65, 100}, {66, 100}};
+  static const uint32_t stop = 65;
+  uint64_t i;
+  defaults();
+  options.logit_bias = bias;
+  options.logit_bias_count = 2;
+  options.stop_tokens = &stop;
+  options.stop_token_count = 1;
+  options.min_new_tokens = 1;
+  options.frequency_penalty = 1000;
+  options.alternatives = RT_MAX_ALTERNATIVES;
+  OK(start("abc"));
+  bias[0].bias = bias[1].bias = -100; /* was copied */
+  OK(rt_generator_next(generator, &piece));
+  CHECK(piece.token == 66 && piece.alternative_count == RT_MAX_ALTERNATIVES);
+  for (i = 1; i < piece.alternative_count; i++)
+    CHECK(piece.alternatives[i].log_probability <= piece.alternatives[i - 1].log_probability);
+  OK(rt_generator_next(generator, &piece));
+  CHECK(piece.token == 65 && piece.finish == RT_FINISH_STOP);
+
+  bias[0].token = 256;
+  REFUSED(start("abc"), RT_OUT_OF_RANGE, "token 256 of the logit bias");
+  options.logit_bias = NULL;
+  REFUSED(start("abc"), RT_INVALID_ARGUMENT, "options.logit_bias is NULL");
+  options.logit_bias_count = 0;
+  options.alternatives = RT_MAX_ALTERNATIVES + 1;
+  REFUSED(start("abc"), RT_OUT_OF_RANGE, "65 alternatives");
+  options.alternatives = 0;
+  options.reserved = 1;
+  REFUSED(start("abc"), RT_INVALID_ARGUMENT, "options.reserved is 1");
+  options.reserved = 0;
+  options.repetition_penalty = 0;
+  REFUSED(start("abc"), RT_INVALID_ARGUMENT, "repetition_penalty 0");
+  options.repetition_penalty = 1;
+  options.min_new_tokens = 9;
+  REFUSED(start("abc"), RT_INVALID_ARGUMENT, "min_new_tokens 9");
+  options.min_new_tokens = 0;
+  OK(start("abc"));
+}
+
 int main(int argc, char** argv) {
   rt_model_config config;
   check_begin(argc, argv);
@@ -387,6 +460,8 @@ int main(int argc, char** argv) {
   test_rollover();
   test_cache_exhausted();
   test_without_tokenizer();
+  test_forks_and_stop();
+  test_rules();
   test_release_order();
   return check_end();
 }

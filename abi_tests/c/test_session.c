@@ -4,6 +4,7 @@
 
 #define VOCABULARY 96
 #define CONTEXT 24
+#define WIDTH 32
 
 static rt_model* model;
 static rt_model* other_model; /* another geometry */
@@ -449,6 +450,91 @@ static void test_release_order(void) {
   rt_tokenizer_release(tokenizer);
 }
 
+static void test_hidden_states(void) {
+  static const uint32_t tokens[3] = {1, 2, 3}, bad[2] = {1, VOCABULARY};
+  static float whole[3 * WIDTH], last[WIDTH];
+  rt_decode_session* other = NULL;
+  const uint64_t size = size_of(session);
+  OK(rt_decode_session_fork(session, &other));
+  OK(rt_decode_session_hidden_states(session, tokens, 3, 0, whole, 3 * WIDTH, &required));
+  CHECK(required == 3 * WIDTH && size_of(session) == size + 3);
+  OK(rt_decode_session_hidden_states(other, tokens, 3, 2, last, WIDTH, &required));
+  CHECK(required == WIDTH && memcmp(last, whole + 2 * WIDTH, sizeof last) == 0);
+  rt_decode_session_release(other);
+  OK(rt_decode_session_truncate(session, size));
+
+  REFUSED(rt_decode_session_hidden_states(NULL, tokens, 3, 0, whole, 3 * WIDTH, &required),
+          RT_INVALID_ARGUMENT, "session is NULL");
+  REFUSED(rt_decode_session_hidden_states(session, NULL, 3, 0, whole, 3 * WIDTH, &required),
+          RT_INVALID_ARGUMENT, "tokens is NULL");
+  REFUSED(rt_decode_session_hidden_states(session, bad, 2, 0, whole, 3 * WIDTH, &required), RT_OUT_OF_RANGE,
+          "token 96 is not below the vocabulary size 96");
+  REFUSED(rt_decode_session_hidden_states(session, tokens, 3, 3, whole, 3 * WIDTH, &required),
+          RT_OUT_OF_RANGE, "first_row 3 is not below token_count 3");
+  REFUSED(rt_decode_session_hidden_states(session, tokens, 0, 0, whole, 3 * WIDTH, &required),
+          RT_OUT_OF_RANGE, "first_row 0 is not below token_count 0");
+  REFUSED(rt_decode_session_hidden_states(session, tokens, 3, 0, NULL, WIDTH, &required), RT_INVALID_ARGUMENT,
+          "states is NULL");
+  REFUSED(rt_decode_session_hidden_states(session, tokens, 3, 0, whole, 3 * WIDTH, NULL), RT_INVALID_ARGUMENT,
+          "required is NULL");
+  required = 0;
+  REFUSED(rt_decode_session_hidden_states(session, tokens, 3, 1, whole, 2 * WIDTH - 1, &required),
+          RT_BUFFER_TOO_SMALL, "states: a capacity of");
+  CHECK(required == 2 * WIDTH && size_of(session) == size);
+}
+
+static void test_usage(void) {
+  rt_decode_session* other = NULL;
+  rt_decode_session_usage usage;
+  rt_kv_cache_usage pool;
+  usage.struct_size = sizeof usage;
+  pool.struct_size = sizeof pool;
+  OK(rt_kv_cache_factory_get_usage(factory, &pool));
+  OK(rt_decode_session_get_usage(session, &usage));
+  CHECK(usage.block_count == 8 - pool.free_count && usage.shared_count == 0 &&
+        usage.bytes == usage.block_count * pool.block_bytes && pool.block_bytes > 0);
+  OK(rt_decode_session_fork(session, &other));
+  OK(rt_decode_session_get_usage(other, &usage));
+  CHECK(usage.shared_count == usage.block_count);
+  rt_decode_session_release(other);
+  REFUSED(rt_decode_session_get_usage(NULL, &usage), RT_INVALID_ARGUMENT, "session is NULL");
+  REFUSED(rt_decode_session_get_usage(session, NULL), RT_INVALID_ARGUMENT, "usage is NULL");
+}
+
+static void test_save(void) {
+  static const char path[] = "saved.session", nowhere[] = "no/folder/x";
+  static float expected[VOCABULARY];
+  rt_decode_session* loaded = NULL;
+  rt_decode_session_options options;
+  const uint64_t size = size_of(session);
+  OK(rt_decode_session_save(session, path, sizeof path - 1));
+  OK(rt_model_decode_session_load(model, path, sizeof path - 1, NULL, &loaded));
+  CHECK(size_of(loaded) == size);
+  OK(rt_decode_session_step(session, 7, expected, VOCABULARY, &required));
+  OK(rt_decode_session_step(loaded, 7, logits, VOCABULARY, &required));
+  CHECK(memcmp(logits, expected, sizeof expected) == 0);
+  rt_decode_session_release(loaded);
+  OK(rt_decode_session_truncate(session, size));
+
+  REFUSED(rt_decode_session_save(NULL, path, sizeof path - 1), RT_INVALID_ARGUMENT, "session is NULL");
+  REFUSED(rt_decode_session_save(session, NULL, 3), RT_INVALID_ARGUMENT, "path is NULL");
+  REFUSED(rt_decode_session_save(session, nowhere, sizeof nowhere - 1), RT_INPUT_OUTPUT, "no/folder");
+  REFUSED(rt_model_decode_session_load(NULL, path, sizeof path - 1, NULL, &loaded), RT_INVALID_ARGUMENT,
+          "model is NULL");
+  CHECK(loaded == NULL);
+  REFUSED(rt_model_decode_session_load(model, path, sizeof path - 1, NULL, NULL), RT_INVALID_ARGUMENT,
+          "session is NULL");
+  REFUSED(rt_model_decode_session_load(model, nowhere, sizeof nowhere - 1, NULL, &loaded), RT_INPUT_OUTPUT,
+          "no/folder");
+  REFUSED(rt_model_decode_session_load(other_model, path, sizeof path - 1, NULL, &loaded), RT_INVALID_ARGUMENT,
+          "saved from another model");
+  OK(rt_decode_session_options_init(&options, sizeof options));
+  options.element_type = RT_KV_ELEMENT_F16;
+  REFUSED(rt_model_decode_session_load(model, path, sizeof path - 1, &options, &loaded), RT_INVALID_ARGUMENT,
+          "keys and values are f32, the cache's f16");
+  remove(path);
+}
+
 int main(int argc, char** argv) {
   check_begin(argc, argv);
   OK(rt_tokenizer_create_byte(&tokenizer));
@@ -458,6 +544,9 @@ int main(int argc, char** argv) {
   test_create();
   test_step();
   test_prefill();
+  test_hidden_states();
+  test_usage();
+  test_save();
   test_cancel();
   test_step_many();
   test_truncate_and_queries();

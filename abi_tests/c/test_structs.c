@@ -14,6 +14,7 @@ typedef union {
 static rt_model* model;
 static rt_tokenizer* tokenizer;
 static rt_kv_cache_factory* factory;
+static rt_decode_session* session;
 static rt_generator* generator;
 
 /* --- a call for each struct --- */
@@ -71,6 +72,7 @@ static rt_status fill_config(void* p) { return rt_model_get_config(model, p); }
 static rt_status fill_info(void* p) { return rt_model_get_info(model, p); }
 static rt_status fill_tokenizer_info(void* p) { return rt_tokenizer_get_info(tokenizer, p); }
 static rt_status fill_usage(void* p) { return rt_kv_cache_factory_get_usage(factory, p); }
+static rt_status fill_session_usage(void* p) { return rt_decode_session_get_usage(session, p); }
 static rt_status fill_stats(void* p) { return rt_generator_get_stats(generator, p); }
 static rt_status fill_piece(void* p) {
   if (rt_generator_start(generator, "a", 1, NULL) != RT_OK) return RT_INTERNAL;
@@ -108,7 +110,7 @@ static const input inputs[] = {
      use_factory_options},
     {"rt_decode_session_options", 24, sizeof(rt_decode_session_options), init_session_options,
      use_session_options},
-    {"rt_generation_options", 96, sizeof(rt_generation_options), init_generation_options,
+    {"rt_generation_options", 144, sizeof(rt_generation_options), init_generation_options,
      use_generation_options},
 };
 
@@ -122,9 +124,10 @@ static const output outputs[] = {
     {"rt_model_config", 136, sizeof(rt_model_config), fill_config},
     {"rt_model_info", 48, sizeof(rt_model_info), fill_info},
     {"rt_tokenizer_info", 32, sizeof(rt_tokenizer_info), fill_tokenizer_info},
-    {"rt_kv_cache_usage", 40, sizeof(rt_kv_cache_usage), fill_usage},
+    {"rt_kv_cache_usage", 48, sizeof(rt_kv_cache_usage), fill_usage},
+    {"rt_decode_session_usage", 32, sizeof(rt_decode_session_usage), fill_session_usage},
     {"rt_generation_stats", 56, sizeof(rt_generation_stats), fill_stats},
-    {"rt_generation_piece", 40, sizeof(rt_generation_piece), fill_piece},
+    {"rt_generation_piece", 56, sizeof(rt_generation_piece), fill_piece},
 };
 
 /* Whether a struct that has grown may end here: rt_decode_session_options has, field by field. */
@@ -196,18 +199,18 @@ static void test_output(const output* out) {
 /* Fields that an older program does not know have their defaults. */
 static void test_short_session_options(void) {
   rt_decode_session_options options;
-  rt_decode_session* session = NULL;
+  rt_decode_session* made = NULL;
   uint64_t capacity = 0, block_size = 0;
   memset(&options, 0xFF, sizeof options);
   options.struct_size = offsetof(rt_decode_session_options, maximum_context);
   options.kind = RT_KV_CACHE_PAGED;
   options.element_type = RT_KV_ELEMENT_F32;
   options.block_size = 4;
-  OK(rt_model_decode_session_create(model, &options, &session));
-  OK(rt_decode_session_capacity(session, &capacity));
-  OK(rt_decode_session_block_size(session, &block_size));
+  OK(rt_model_decode_session_create(model, &options, &made));
+  OK(rt_decode_session_capacity(made, &capacity));
+  OK(rt_decode_session_block_size(made, &block_size));
   CHECK(capacity == 256 && block_size == 4);
-  rt_decode_session_release(session);
+  rt_decode_session_release(made);
 }
 
 int main(int argc, char** argv) {
@@ -219,11 +222,13 @@ int main(int argc, char** argv) {
   OK(rt_tokenizer_create_byte(&tokenizer));
   OK(rt_model_create(&config, tokenizer, 1, NULL, &model));
   OK(rt_kv_cache_factory_create(model, NULL, &factory));
+  OK(rt_model_decode_session_create(model, NULL, &session));
   OK(rt_generator_create(model, NULL, factory, &generator));
   for (i = 0; i < sizeof inputs / sizeof inputs[0]; i++) test_input(&inputs[i]);
   for (i = 0; i < sizeof outputs / sizeof outputs[0]; i++) test_output(&outputs[i]);
   test_short_session_options();
   rt_model_release(model);
+  rt_decode_session_release(session);
   rt_generator_release(generator);
   rt_kv_cache_factory_release(factory);
   rt_tokenizer_release(tokenizer);

@@ -9,7 +9,10 @@ using namespace riftco;
 using namespace riftco::capi;
 
 static_assert(RT_ROLLOVER_STOP == int32_t(Rollover::stop) && RT_FINISH_LENGTH == int32_t(Finish::length));
-static_assert(RT_NO_TOKEN == GenerationPiece::kNoToken);
+static_assert(RT_NO_TOKEN == GenerationPiece::kNoToken && RT_MAX_ALTERNATIVES == kMaxAlternatives);
+static_assert(sizeof(rt_token_probability) == sizeof(TokenProbability) &&
+              offsetof(rt_token_probability, processed_log_probability) ==
+                  offsetof(TokenProbability, processed_log_probability));
 
 namespace {
 
@@ -22,6 +25,7 @@ rt_generation_options generation_defaults() {
   options.top_p = defaults.sampling.top_p;
   options.min_p = defaults.sampling.min_p;
   options.top_k = defaults.sampling.top_k;
+  options.repetition_penalty = defaults.rules.repetition_penalty;
   return options;
 }
 
@@ -33,7 +37,17 @@ GenerationOptions generation_options(const rt_generation_options* given) {
                      .top_k = options.top_k,
                      .top_p = options.top_p,
                      .min_p = options.min_p,
-                     .seed = options.seed};
+                     .seed = options.seed,
+                     .alternatives = options.alternatives};
+  check_reserved(options.reserved, "options.reserved");
+  chosen.min_new_tokens = options.min_new_tokens;
+  chosen.rules.repetition_penalty = options.repetition_penalty;
+  chosen.rules.presence_penalty = options.presence_penalty;
+  chosen.rules.frequency_penalty = options.frequency_penalty;
+  chosen.rules.penalty_window = options.penalty_window;
+  for (const rt_logit_bias& bias :
+       array_argument(options.logit_bias, options.logit_bias_count, "options.logit_bias"))
+    chosen.rules.bias.push_back({bias.token, bias.bias});
   chosen.ignore_eos = flag_argument(options.ignore_eos, "options.ignore_eos");
   chosen.parse_special = flag_argument(options.parse_special, "options.parse_special");
   chosen.rollover = choice_argument<Rollover>(options.rollover, RT_ROLLOVER_STOP, "options.rollover");
@@ -50,7 +64,7 @@ GenerationOptions generation_options(const rt_generation_options* given) {
 
 // A start that fails, for whatever reason, leaves no generation running.
 Generator& idle(rt_generator* generator) {
-  Generator& object = checked(generator, "generator").object;
+  Generator& object = *checked(generator, "generator").object;
   object.drop_running();
   return object;
 }
@@ -67,7 +81,8 @@ rt_status rt_generator_create(const rt_model* model, const rt_tokenizer* tokeniz
     const auto& object = checked(model, "model").object;
     auto tokens = optional_object(tokenizer, "tokenizer");
     auto caches = optional_object(factory, "factory");
-    return std::make_unique<rt_generator>(object, std::move(tokens), std::move(caches));
+    return std::make_unique<rt_generator>(
+        std::make_unique<Generator>(object, std::move(tokens), std::move(caches)));
   });
 }
 
@@ -89,9 +104,19 @@ rt_status rt_generator_start_tokens(rt_generator* generator, const uint32_t* tok
   });
 }
 
+rt_status rt_generator_fork(const rt_generator* generator, uint64_t choice, rt_generator** fork) {
+  return guarded_create(__func__, "fork", fork, [&] {
+    return std::make_unique<rt_generator>(checked(generator, "generator").object->fork(choice));
+  });
+}
+
+rt_status rt_generator_stop(rt_generator* generator) {
+  return guarded(__func__, [&] { idle(generator); });
+}
+
 rt_status rt_generator_next(rt_generator* generator, rt_generation_piece* piece) {
   return guarded(__func__, [&] {
-    Generator& object = checked(generator, "generator").object;
+    Generator& object = *checked(generator, "generator").object;
     const OutputStruct output(piece, "piece");
     const GenerationPiece next = object.next();
     output.write({.struct_size = 0,
@@ -99,14 +124,16 @@ rt_status rt_generator_next(rt_generator* generator, rt_generation_piece* piece)
                   .size = next.bytes.size(),
                   .token = next.token,
                   .finish = int32_t(next.finish),
-                  .log_probability = next.log_probability,
-                  .reserved = 0});
+                  .log_probability = next.probability.log_probability,
+                  .processed_log_probability = next.probability.processed_log_probability,
+                  .alternatives = reinterpret_cast<const rt_token_probability*>(next.alternatives.data()),
+                  .alternative_count = next.alternatives.size()});
   });
 }
 
 rt_status rt_generator_logits(rt_generator* generator, float** logits, uint64_t* count) {
   return guarded(__func__, [&] {
-    Generator& object = checked(generator, "generator").object;
+    Generator& object = *checked(generator, "generator").object;
     float*& data = output_argument(logits, "logits");
     uint64_t& size = output_argument(count, "count");
     const std::span<float> row = object.logits();
@@ -117,7 +144,7 @@ rt_status rt_generator_logits(rt_generator* generator, float** logits, uint64_t*
 
 rt_status rt_generator_get_stats(const rt_generator* generator, rt_generation_stats* stats) {
   return guarded(__func__, [&] {
-    const GenerationStats& now = checked(generator, "generator").object.stats();
+    const GenerationStats& now = checked(generator, "generator").object->stats();
     OutputStruct(stats, "stats")
         .write({.struct_size = 0,
                 .prompt_tokens = now.prompt_tokens,

@@ -52,11 +52,8 @@ struct rt_decode_session : riftco::capi::Handle<rt_decode_session> {
 
 struct rt_generator : riftco::capi::Handle<rt_generator> {
   static constexpr char kKind[] = "generator";
-  rt_generator(std::shared_ptr<const riftco::DecoderOnlyTransformer> model,
-               std::shared_ptr<const riftco::Tokenizer> tokenizer,
-               std::shared_ptr<riftco::KeyValueCacheFactory> factory)
-      : object(std::move(model), std::move(tokenizer), std::move(factory)) {}
-  riftco::Generator object;
+  explicit rt_generator(std::unique_ptr<riftco::Generator> generator) : object(std::move(generator)) {}
+  const std::unique_ptr<riftco::Generator> object;
 };
 
 namespace riftco::capi {

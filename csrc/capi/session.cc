@@ -2,8 +2,10 @@
 
 #include <vector>
 
+#include "backend/cpu/isa.h"
 #include "capi/arguments.h"
 #include "capi/handles.h"
+#include "serve/session_file.h"
 
 using namespace riftco;
 using namespace riftco::capi;
@@ -47,19 +49,34 @@ DType element_argument(int32_t type) {
   return choice_argument<DType>(type, RT_KV_ELEMENT_BF16, "options.element_type");
 }
 
+DecodeSessionOptions session_options(const rt_decode_session_options* options) {
+  const rt_decode_session_options given = read_struct(options, session_defaults(), "options");
+  return {.kind = choice_argument<KvCacheKind>(given.kind, RT_KV_CACHE_PAGED, "options.kind"),
+          .page_size = given.block_size,
+          .maximum_context = given.maximum_context,
+          .element = element_argument(given.element_type),
+          .factory = optional_object(given.factory, "options.factory"),
+          .cancel = cancel_flag(given.cancel, "options.cancel")};
+}
+
 void check_tokens(const DecodeSession& session, std::span<const uint32_t> tokens) {
   for (uint32_t token : tokens) session.model().check_token(token);
 }
 
-// A step writes logits or nothing: no size query.
+// A step writes its rows or nothing: no size query.
+void check_rows(uint64_t rows, uint32_t width, const float* out, uint64_t capacity, uint64_t* required,
+                const char* name) {
+  check_output(out, capacity, required, name);
+  uint64_t size;
+  if (__builtin_mul_overflow(rows, uint64_t(width), &size))
+    fail(Status::overflow, "%s of %" PRIu64 " rows do not fit into memory", name, rows);
+  *required = size;
+  check_capacity(capacity, size, name);
+}
+
 void check_logits(uint64_t rows, const DecodeSession& session, const float* logits, uint64_t capacity,
                   uint64_t* required) {
-  check_output(logits, capacity, required, "logits");
-  uint64_t size;
-  if (__builtin_mul_overflow(rows, uint64_t(session.model().config().vocabulary_size), &size))
-    fail(Status::overflow, "logits of %" PRIu64 " rows do not fit into memory", rows);
-  *required = size;
-  check_capacity(capacity, size, "logits");
+  check_rows(rows, session.model().config().vocabulary_size, logits, capacity, required, "logits");
 }
 
 }  // namespace
@@ -93,7 +110,8 @@ rt_status rt_kv_cache_factory_get_usage(const rt_kv_cache_factory* factory, rt_k
                   .block_size = now.page_size,
                   .block_count = now.page_count,
                   .free_count = now.free_count,
-                  .allocated_bytes = now.allocated_bytes});
+                  .allocated_bytes = now.allocated_bytes,
+                  .block_bytes = object.pool().page_bytes()});
   });
 }
 
@@ -107,15 +125,8 @@ rt_status rt_model_decode_session_create(const rt_model* model, const rt_decode_
                                          rt_decode_session** session) {
   return guarded_create(__func__, "session", session, [&] {
     const auto& object = checked(model, "model").object;
-    const rt_decode_session_options given = read_struct(options, session_defaults(), "options");
-    const DecodeSessionOptions chosen = {
-        .kind = choice_argument<KvCacheKind>(given.kind, RT_KV_CACHE_PAGED, "options.kind"),
-        .page_size = given.block_size,
-        .maximum_context = given.maximum_context,
-        .element = element_argument(given.element_type),
-        .factory = optional_object(given.factory, "options.factory"),
-        .cancel = cancel_flag(given.cancel, "options.cancel")};
-    return std::make_unique<rt_decode_session>(std::make_unique<DecodeSession>(object, chosen));
+    return std::make_unique<rt_decode_session>(
+        std::make_unique<DecodeSession>(object, session_options(options)));
   });
 }
 
@@ -140,13 +151,28 @@ rt_status rt_decode_session_prefill(rt_decode_session* session, const uint32_t* 
   });
 }
 
+rt_status rt_decode_session_hidden_states(rt_decode_session* session, const uint32_t* tokens,
+                                          uint64_t token_count, uint64_t first_row, float* states,
+                                          uint64_t capacity, uint64_t* required) {
+  return guarded(__func__, [&] {
+    DecodeSession& object = *checked(session, "session").object;
+    const std::span<const uint32_t> ids = array_argument(tokens, token_count, "tokens");
+    check_tokens(object, ids);
+    if (first_row >= token_count)
+      fail(Status::out_of_range, "first_row %" PRIu64 " is not below token_count %" PRIu64, first_row,
+           token_count);
+    check_rows(token_count - first_row, object.model().config().width, states, capacity, required, "states");
+    object.hidden_states(ids, first_row, {states, size_t(*required)});
+  });
+}
+
 rt_status rt_decode_session_step_many(rt_decode_session* const* sessions, const uint32_t* tokens,
                                       uint64_t count, float* logits, uint64_t capacity, uint64_t* required) {
   return guarded(__func__, [&] {
     const std::span handles = array_argument(sessions, count, "sessions");
     if (handles.empty()) fail(Status::invalid_argument, "count is 0");
-    std::vector<DecodeSession*> objects;
-    objects.reserve(handles.size());
+    std::vector<DecodeSession*>& objects = checked(handles[0], "sessions[0]").object->batch_scratch();
+    objects.clear();
     for (rt_decode_session* handle : handles) {
       char name[40];
       std::snprintf(name, sizeof name, "sessions[%zu]", objects.size());
@@ -173,6 +199,24 @@ rt_status rt_decode_session_fork(const rt_decode_session* session, rt_decode_ses
   });
 }
 
+rt_status rt_decode_session_save(const rt_decode_session* session, const char* path, uint64_t path_size) {
+  return guarded(__func__, [&] {
+    const DecodeSession& object = *checked(session, "session").object;
+    save_session(object, kKernelContract, text_argument(path, path_size, "path"));
+  });
+}
+
+rt_status rt_model_decode_session_load(const rt_model* model, const char* path, uint64_t path_size,
+                                       const rt_decode_session_options* options,
+                                       rt_decode_session** session) {
+  return guarded_create(__func__, "session", session, [&] {
+    const auto& object = checked(model, "model").object;
+    const std::string_view name = text_argument(path, path_size, "path");
+    return std::make_unique<rt_decode_session>(
+        load_session(object, session_options(options), kKernelContract, name));
+  });
+}
+
 rt_status rt_decode_session_size(const rt_decode_session* session, uint64_t* size) {
   return guarded(__func__,
                  [&] { output_argument(size, "size") = checked(session, "session").object->size(); });
@@ -193,6 +237,18 @@ rt_status rt_decode_session_cache_kind(const rt_decode_session* session, int32_t
 rt_status rt_decode_session_block_size(const rt_decode_session* session, uint64_t* block_size) {
   return guarded(__func__, [&] {
     output_argument(block_size, "block_size") = checked(session, "session").object->block_size();
+  });
+}
+
+rt_status rt_decode_session_get_usage(const rt_decode_session* session, rt_decode_session_usage* usage) {
+  return guarded(__func__, [&] {
+    const DecodeSession& object = *checked(session, "session").object;
+    const OutputStruct output(usage, "usage");
+    const KvCacheUsage now = object.cache().usage();
+    output.write({.struct_size = 0,
+                  .block_count = now.page_count,
+                  .shared_count = now.shared_count,
+                  .bytes = now.bytes});
   });
 }
 

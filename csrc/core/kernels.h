@@ -57,7 +57,7 @@ constexpr uint32_t operand_kind(DType weights) {
   return weights > DType::bf16 ? kOperandInt8 : kOperandFloat;
 }
 
-// Rows of activations in the device's own layout, ready for `linear`. Memory comes from the step's workspace:
+// Rows of activations in the device's own layout, ready for `linear`; a float operand of one row is that row. Memory comes from the step's workspace:
 // `operand_bytes(kMaxBlockRows, width, kinds)` bytes, 64-byte aligned. int8 needs width % 32 == 0.
 struct Operand {
   std::byte* data = nullptr;

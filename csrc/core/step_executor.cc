@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 
 #include "core/step_workspace.h"
 
@@ -13,18 +14,23 @@ namespace {
 // kernel reads only what was written before the first of them.
 class LayerWalk {
  public:
-  LayerWalk(const Device& device, const StepModel& model, StepArena& arena, const CancelFlag* cancel)
+  LayerWalk(const Device& device, const StepModel& model, StepArena& arena,
+            std::span<const CancelFlag* const> cancel)
       : kernels_(*device.kernels), model_(model), arena_(arena), cancel_(cancel) {}
 
   // Fills the arena's row lists and the attention plan for rows [first, first + count) of the batch.
   void prepare(const StepBatch& batch, size_t first, uint32_t count, uint32_t workers) {
     rows_ = count;
-    wanted_ = 0;
+    wanted_ = hidden_ = 0;
     for (uint32_t r = 0; r < count; r++) {
       const StepRow& row = batch.rows[first + r];
       arena_.tokens[r] = row.token;
       arena_.positions[r] = row.position;
       arena_.attention_rows[r] = {&batch.views[row.view], row.position};
+      if (row.hidden) {
+        arena_.hidden_rows[hidden_] = r;
+        arena_.hidden[hidden_++] = row.hidden;
+      }
       if (!row.logits) continue;
       arena_.wanted_rows[wanted_] = r;
       arena_.logits[wanted_++] = row.logits;
@@ -46,13 +52,14 @@ class LayerWalk {
     region.barrier();
     for (uint32_t l = 0; l < m.layers.size(); l++) {
       // The flag is read once a layer and by one worker; all see it after the barrier, so all leave together.
-      if (region.index() == 0) cancelled_ = cancel_ && cancel_->is_set();
+      if (region.index() == 0) cancelled_ = is_cancelled();
       project(region, m.layers[l]);
       region.barrier();
       if (cancelled_) return;
       attend(region, l);
       mix(region, m.layers[l]);
     }
+    if (hidden_) give_hidden(region);
     if (wanted_) head(region);
   }
 
@@ -161,6 +168,22 @@ class LayerWalk {
         share);
   }
 
+  bool is_cancelled() const noexcept {
+    return std::any_of(cancel_.begin(), cancel_.end(), [](const CancelFlag* flag) { return flag->is_set(); });
+  }
+
+  // The final norm of the rows that ask for it, each by one worker: a float operand of one row is the row itself.
+  void give_hidden(const Region& region) {
+    const size_t width = model_.width;
+    for (uint32_t i = region.index(); i < hidden_; i += region.count()) {
+      const Operand row{arena_.private_operand(region.index()), 1, model_.width, kOperandFloat};
+      kernels_.norm(
+          {model_.norm, model_.norm_epsilon, model_.final_norm, arena_.x, arena_.hidden_rows + i, row}, {});
+      std::memcpy(arena_.hidden[i], row.data, width * sizeof(float));
+      if (!kernels_.all_finite(arena_.hidden[i], width)) finite_.store(false, std::memory_order_relaxed);
+    }
+  }
+
   // Logits of the wanted rows, in pieces of about a layer's work (so that a cancel is seen soon), each a run of rows whose
   // outputs follow each other.
   void head(const Region& region) {
@@ -171,7 +194,7 @@ class LayerWalk {
       while (first + count < wanted_ && count < piece &&
              arena_.logits[first + count] == arena_.logits[first + count - 1] + vocabulary)
         count++;
-      if (region.index() == 0) cancelled_ = cancel_ && cancel_->is_set();
+      if (region.index() == 0) cancelled_ = is_cancelled();
       region.barrier();  // also: nobody still reads the operand of the piece before
       if (cancelled_) return;
       const Operand x = normalise(region, model_.final_norm, arena_.wanted_rows + first, count,
@@ -249,8 +272,8 @@ class LayerWalk {
   const KernelTable& kernels_;
   const StepModel& model_;
   StepArena& arena_;
-  const CancelFlag* cancel_;
-  uint32_t rows_ = 0, wanted_ = 0;
+  std::span<const CancelFlag* const> cancel_;
+  uint32_t rows_ = 0, wanted_ = 0, hidden_ = 0;
   bool cancelled_ = false;  // written by worker 0 before a barrier, read by all after it
   std::atomic<bool> finite_{true};
 };
@@ -277,7 +300,7 @@ void StepExecutor::run(const StepModel& model, const StepBatch& batch) {
     walk.prepare(batch, first, count, threads_->threads());
     threads_->run([&](const Region& region) { walk(region); });
     if (walk.cancelled()) fail(Status::cancelled, "the step was cancelled");
-    if (!walk.finite()) fail(Status::non_finite, "the step gave keys, values or logits that are not finite");
+    if (!walk.finite()) fail(Status::non_finite, "the step gave keys, values or outputs that are not finite");
   }
 }
 

@@ -18,12 +18,13 @@ struct StepRow {
   uint32_t position;
   uint32_t view;            // index into StepBatch::views
   float* logits = nullptr;  // [vocabulary] of the next token, or null where they are not wanted
+  float* hidden = nullptr;  // [width] after the final norm, or null
 };
 
 struct StepBatch {
   std::span<const StepRow> rows;
   std::span<const CacheView> views;
-  const CancelFlag* cancel = nullptr;
+  std::span<const CancelFlag* const> cancel = {};  // any of them cancels the step; none is null
 };
 
 class StepWorkspace;
@@ -37,8 +38,8 @@ class StepExecutor {
   // Makes sure that activation memory exists for steps over this model with contexts up to longest_context tokens.
   virtual void reserve(const StepModel& model, uint32_t longest_context);
 
-  // Writes keys and values of all rows into the views' pages and logits where wanted. Complete on return. Fails with
-  // cancelled or non_finite; then pages and logits of these rows hold anything, everything else is as before.
+  // Writes keys and values of all rows into the views' pages, logits and hidden states where wanted. Complete on return.
+  // Fails with cancelled or non_finite; then pages and outputs of these rows hold anything, everything else is as before.
   virtual void run(const StepModel& model, const StepBatch& batch);
 
   ThreadPool& threads() noexcept { return *threads_; }

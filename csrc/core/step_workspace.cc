@@ -62,8 +62,10 @@ StepArena::StepArena(const Device& device, const StepModel& m, uint32_t context_
     layout.place(tokens, rows);
     layout.place(positions, rows);
     layout.place(wanted_rows, rows);
+    layout.place(hidden_rows, rows);
     layout.place(attention_rows, rows);
     layout.place(logits, rows);
+    layout.place(hidden, rows);
     return layout.size();
   };
   memory_ = Buffer(std::move(account), lay_out(nullptr), "the activations of a step");

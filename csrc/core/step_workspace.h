@@ -33,10 +33,10 @@ struct StepArena {
   size_t partial_slots;
   std::byte* scratch;
   size_t scratch_bytes;
-  uint32_t *tokens, *positions, *wanted_rows;  // [kMaxBlockRows]
-  AttentionRow* attention_rows;                // [kMaxBlockRows]
-  float** logits;                              // [kMaxBlockRows]: where the wanted rows' logits go
-  std::vector<AttentionUnit> units;            // capacity reserved for every plan
+  uint32_t *tokens, *positions, *wanted_rows, *hidden_rows;  // [kMaxBlockRows]
+  AttentionRow* attention_rows;                              // [kMaxBlockRows]
+  float **logits, **hidden;          // [kMaxBlockRows]: where the outputs of these rows go
+  std::vector<AttentionUnit> units;  // capacity reserved for every plan
   std::vector<Merge> merges;
 
  private:

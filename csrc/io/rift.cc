@@ -1,45 +1,19 @@
 #include "io/rift.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <charconv>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "io/checksum.h"
 #include "io/table.h"
 
 namespace riftco {
 
-// XXH3-128 over what a .rift file says, whatever the layout of its JSON.
-class RiftChecksum {
- public:
-  RiftChecksum() { XXH3_128bits_reset(&state_); }
-
-  void add(std::span<const std::byte> bytes) { XXH3_128bits_update(&state_, bytes.data(), bytes.size()); }
-  void add(uint64_t number) { add(std::as_bytes(std::span(&number, 1))); }
-  void add(std::string_view text) {
-    add(uint64_t(text.size()));
-    add(std::as_bytes(std::span(text)));
-  }
-  void add_header(const SafetensorsMetadata& metadata, const std::vector<SafetensorsTensor>& tensors);
-
-  std::string text() const {
-    const XXH128_hash_t hash = XXH3_128bits_digest(&state_);
-    return format("xxh3-128:%016llx%016llx", Count(hash.high64), Count(hash.low64));
-  }
-
- private:
-  XXH3_state_t state_;
-};
-
 namespace {
 
 constexpr char kFormat[] = "riftco.format", kConfig[] = "riftco.config", kTokenizer[] = "riftco.tokenizer",
-               kStage[] = "riftco.stage", kParent[] = "riftco.parent", kTypes[] = "riftco.types",
-               kChecksum[] = "riftco.checksum";
+               kStage[] = "riftco.stage", kParent[] = "riftco.parent", kTypes[] = "riftco.types";
 constexpr unsigned kMajor = 1, kMinor = 0;
-constexpr size_t kPiece = 1 << 20;  // bytes read at a time for the checksum
 
 const std::string& require(const SafetensorsReader& reader, const char* key) {
   const auto found = reader.metadata().find(std::string_view(key));
@@ -66,24 +40,6 @@ void check_format(const SafetensorsReader& reader) {
   if (major > kMajor)
     fail(Status::version_mismatch, "%s: format %u.%u; this library reads up to format %u",
          reader.file().path().c_str(), major, minor, kMajor);
-}
-
-void check_sum(const SafetensorsReader& reader, Progress& progress) {
-  const std::string& expected = require(reader, kChecksum);
-  RiftChecksum checksum;
-  checksum.add_header(reader.metadata(), reader.tensors());
-  const uint64_t size = reader.file().size();
-  progress.begin(2 * (size - reader.data_offset()));
-  std::vector<std::byte> piece(std::min<uint64_t>(kPiece, size - reader.data_offset()));
-  for (uint64_t at = reader.data_offset(); at < size; at += piece.size()) {
-    piece.resize(std::min<uint64_t>(kPiece, size - at));
-    progress.advance(piece.size());
-    reader.file().read_at(at, piece);
-    checksum.add(piece);
-  }
-  if (checksum.text() != expected)
-    fail(Status::corrupt_data, "%s: %s is %s, but the contents give %s", reader.file().path().c_str(),
-         kChecksum, shown(expected).c_str(), checksum.text().c_str());
 }
 
 // The quantised type called `name`.
@@ -136,7 +92,7 @@ SafetensorsMetadata stored(const RiftMetadata& metadata, const std::vector<RiftT
     if (is_quantised(tensor.type)) types[tensor.name] = dtype_info(tensor.type).name;
   SafetensorsMetadata map{{kFormat, format("%u.%u", kMajor, kMinor)},
                           {kConfig, metadata.config},
-                          {kChecksum, RiftChecksum().text()}};
+                          {kChecksumKey, Checksum().text()}};
   if (!metadata.tokenizer.empty()) map[kTokenizer] = metadata.tokenizer;
   if (!metadata.stage.empty()) map[kStage] = metadata.stage;
   if (!metadata.parent.empty()) map[kParent] = metadata.parent;
@@ -146,25 +102,12 @@ SafetensorsMetadata stored(const RiftMetadata& metadata, const std::vector<RiftT
 
 }  // namespace
 
-void RiftChecksum::add_header(const SafetensorsMetadata& metadata,
-                              const std::vector<SafetensorsTensor>& tensors) {
-  for (const auto& [key, value] : metadata) {
-    if (key == kChecksum) continue;
-    add(key);
-    add(value);
-  }
-  for (const SafetensorsTensor& tensor : tensors) {
-    add(tensor.name);
-    add(tensor.dtype);
-    add(uint64_t(tensor.shape.size()));
-    for (const uint64_t size : tensor.shape) add(size);
-  }
-}
-
 RiftReader::RiftReader(std::shared_ptr<const File> file, Progress* progress) : reader_(std::move(file)) {
   check_format(reader_);
   Progress unheard("loading a .rift file");
-  check_sum(reader_, progress ? *progress : unheard);
+  Progress& heard = progress ? *progress : unheard;
+  heard.begin(2 * (reader_.file().size() - reader_.data_offset()));
+  check_file_checksum(reader_, heard);
   metadata_ = {require(reader_, kConfig), optional(reader_, kTokenizer), optional(reader_, kStage),
                optional(reader_, kParent)};
 
@@ -195,13 +138,11 @@ void RiftReader::read(const RiftTensor& tensor, uint64_t at, std::span<std::byte
 
 RiftWriter::RiftWriter(std::string_view path, const RiftMetadata& metadata,
                        const std::vector<RiftTensor>& tensors)
-    : checksum_(std::make_unique<RiftChecksum>()),
+    : checksum_(std::make_unique<Checksum>()),
       metadata_(stored(metadata, tensors)),
       writer_(path, metadata_, stored(tensors)) {
-  checksum_->add_header(metadata_, writer_.tensors());
+  add_header(*checksum_, metadata_, writer_.tensors());
 }
-
-RiftWriter::~RiftWriter() = default;
 
 void RiftWriter::write(std::span<const std::byte> bytes) {
   writer_.write(bytes);
@@ -209,7 +150,7 @@ void RiftWriter::write(std::span<const std::byte> bytes) {
 }
 
 void RiftWriter::commit() {
-  metadata_[kChecksum] = checksum_->text();
+  metadata_[kChecksumKey] = checksum_->text();
   writer_.rewrite_metadata(metadata_);
   writer_.commit();
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/progress.h"
+#include "io/checksum.h"
 #include "io/safetensors.h"
 
 namespace riftco {
@@ -30,8 +31,6 @@ struct RiftTensor {
   uint64_t offset = 0;          // from the start of the file
   uint64_t bytes = 0;
 };
-
-class RiftChecksum;
 
 class RiftReader {
  public:
@@ -60,12 +59,11 @@ class RiftWriter {
  public:
   // Of each tensor the name, type and shape are used.
   RiftWriter(std::string_view path, const RiftMetadata& metadata, const std::vector<RiftTensor>& tensors);
-  ~RiftWriter();
   void write(std::span<const std::byte> bytes);  // the next bytes of the tensors, one after the other
   void commit();                                 // invalid_state unless every byte was written
 
  private:
-  std::unique_ptr<RiftChecksum> checksum_;
+  std::unique_ptr<Checksum> checksum_;
   SafetensorsMetadata metadata_;
   SafetensorsWriter writer_;
 };

@@ -1,6 +1,10 @@
 #include "model/transformer.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "base/error.h"
+#include "io/checksum.h"
 
 namespace riftco {
 
@@ -26,6 +30,29 @@ void DecoderOnlyTransformer::reserve(uint32_t longest_context) const {
 
 void DecoderOnlyTransformer::run(const StepBatch& batch) const {
   executor_->run(weights_->step_model(), batch);
+}
+
+const std::string& DecoderOnlyTransformer::fingerprint() const {
+  std::call_once(fingerprint_once_, [this] {
+    Checksum checksum;
+    checksum.add(config_to_json(config()));
+    std::vector<std::byte> rows;
+    for (size_t i = 0; i < weights_->parameters().size(); ++i) {
+      const ParameterInfo& p = weights_->parameters()[i];
+      const size_t bytes = row_bytes(p.type, p.columns);
+      const uint32_t piece = uint32_t(std::clamp<size_t>((size_t(1) << 20) / bytes, 1, p.rows));
+      checksum.add(p.name);
+      checksum.add(uint64_t(p.type));
+      for (uint32_t row = 0; row < p.rows; row += piece) {
+        const uint32_t count = std::min(piece, p.rows - row);
+        rows.resize(count * bytes);
+        weights_->get_rows(i, row, count, rows.data());
+        checksum.add(rows);
+      }
+    }
+    fingerprint_ = checksum.text();
+  });
+  return fingerprint_;
 }
 
 void DecoderOnlyTransformer::check_token(uint32_t token) const {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "core/step_executor.h"
@@ -46,6 +47,10 @@ class DecoderOnlyTransformer {
   // Fails with out_of_range unless token is below the vocabulary size.
   void check_token(uint32_t token) const;
 
+  // A checksum of config and weights: equal for equal models, on any machine. Computed at the first call, in about the
+  // time that unpacking all weights takes.
+  const std::string& fingerprint() const;
+
   // Decode sessions alive.
   uint64_t session_count() const noexcept { return sessions_.load(); }
 
@@ -57,6 +62,8 @@ class DecoderOnlyTransformer {
   ModelMetadata metadata_;
   std::unique_ptr<StepExecutor> executor_;
   mutable std::atomic<uint64_t> sessions_{0};
+  mutable std::once_flag fingerprint_once_;
+  mutable std::string fingerprint_;
 };
 
 // Keeps a model alive and counts one of its sessions.

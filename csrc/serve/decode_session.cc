@@ -23,18 +23,20 @@ void check_room(std::span<float> logits, uint64_t rows, const DecoderOnlyTransfo
          logits.size());
 }
 
-// One transaction over all tokens, in blocks of rows. Row i's logits go to logits_of(i), where not null.
-template <class LogitsOf>
+// One transaction over all tokens, in blocks of rows. want(i, row) sets the outputs of row i.
+template <class Want>
 void run_rows(const DecoderOnlyTransformer& model, KeyValueCache& cache, std::span<const uint32_t> tokens,
-              const CancelFlag* cancel, LogitsOf&& logits_of) {
+              const CancelFlag* cancel, Want&& want) {
   KvTransaction transaction(cache, tokens.size());
   const CacheView view = cache.view();
   std::array<StepRow, kMaxBlockRows> rows;
   for (size_t done = 0; done < tokens.size();) {
     const size_t count = std::min(tokens.size() - done, rows.size());
-    for (size_t i = 0; i < count; ++i)
-      rows[i] = {tokens[done + i], uint32_t(cache.length() + done + i), 0, logits_of(done + i)};
-    model.run({{rows.data(), count}, {&view, 1}, cancel});
+    for (size_t i = 0; i < count; ++i) {
+      rows[i] = {tokens[done + i], uint32_t(cache.length() + done + i), 0};
+      want(done + i, rows[i]);
+    }
+    model.run({{rows.data(), count}, {&view, 1}, {&cancel, size_t(cancel ? 1 : 0)}});
     done += count;
   }
   cache.mark_written();
@@ -121,6 +123,19 @@ void DecodeSession::prefill(std::span<const uint32_t> tokens, std::span<float> l
   forward_tokens(model(), *cache_, tokens, cancel_, logits.data());
 }
 
+void DecodeSession::hidden_states(std::span<const uint32_t> tokens, uint64_t first, std::span<float> states) {
+  check_tokens(model(), tokens);
+  if (first >= tokens.size())
+    fail(Status::out_of_range, "token %llu is not one of the %zu given", ull(first), tokens.size());
+  const size_t width = model().config().width;
+  if (states.size() / width < tokens.size() - first)
+    fail(Status::buffer_too_small, "%zu hidden states of width %zu do not fit into %zu floats",
+         tokens.size() - size_t(first), width, states.size());
+  run_rows(model(), *cache_, tokens, cancel_, [&](size_t row, StepRow& step) {
+    if (row >= first) step.hidden = states.data() + (row - first) * width;
+  });
+}
+
 void DecodeSession::step_many(std::span<DecodeSession* const> sessions, std::span<const uint32_t> tokens,
                               std::span<float> logits) {
   if (sessions.empty()) fail(Status::invalid_argument, "at least one session is needed");
@@ -160,24 +175,24 @@ void DecodeSession::step_many(std::span<DecodeSession* const> sessions, std::spa
 void DecodeSession::run_batch(std::span<DecodeSession* const> sessions, std::span<const uint32_t> tokens,
                               std::span<float> logits) {
   const DecoderOnlyTransformer& model = sessions[0]->model();
-  const CancelFlag* flag = nullptr;  // the one that is seen within a block; the others are between blocks
-  for (DecodeSession* session : sessions)
-    if (session->cancel_) flag = session->cancel_;
-  const auto check_all = [&] {
+  const auto check_all = [&] {  // within a block, only the flags of its own sessions are seen
     for (DecodeSession* session : sessions) check_cancel(session->cancel_, "the step");
   };
   std::array<StepRow, kMaxBlockRows> rows;
   std::array<CacheView, kMaxBlockRows> views;
+  std::array<const CancelFlag*, kMaxBlockRows> flags;
   for (size_t done = 0; done < sessions.size();) {
     const size_t count = std::min(sessions.size() - done, rows.size());
+    size_t flag_count = 0;
     for (size_t i = 0; i < count; ++i) {
       const KeyValueCache& cache = *sessions[done + i]->cache_;
+      if (const CancelFlag* flag = sessions[done + i]->cancel_) flags[flag_count++] = flag;
       views[i] = cache.view();
       rows[i] = {tokens[done + i], cache.length(), uint32_t(i),
                  &logits[(done + i) * model.config().vocabulary_size]};
     }
     check_all();
-    model.run({{rows.data(), count}, {views.data(), count}, flag});
+    model.run({{rows.data(), count}, {views.data(), count}, {flags.data(), flag_count}});
     done += count;
   }
   check_all();
@@ -186,7 +201,7 @@ void DecodeSession::run_batch(std::span<DecodeSession* const> sessions, std::spa
 void forward_tokens(const DecoderOnlyTransformer& model, KeyValueCache& cache,
                     std::span<const uint32_t> tokens, const CancelFlag* cancel, float* logits) {
   run_rows(model, cache, tokens, cancel,
-           [&](size_t row) { return row + 1 == tokens.size() ? logits : nullptr; });
+           [&](size_t row, StepRow& step) { step.logits = row + 1 == tokens.size() ? logits : nullptr; });
 }
 
 void sequence_logits(const std::shared_ptr<const DecoderOnlyTransformer>& model,
@@ -201,8 +216,9 @@ void sequence_logits(const std::shared_ptr<const DecoderOnlyTransformer>& model,
   const ContiguousKvCacheFactory factory(model->device(), model->kv_geometry(length), length);
   const auto cache = factory.create();
   model->reserve(length);
-  run_rows(*model, *cache, tokens, cancel,
-           [&](size_t row) { return logits.data() + row * model->config().vocabulary_size; });
+  run_rows(*model, *cache, tokens, cancel, [&](size_t row, StepRow& step) {
+    step.logits = logits.data() + row * model->config().vocabulary_size;
+  });
 }
 
 }  // namespace riftco

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/cancel.h"
 #include "model/transformer.h"
@@ -53,10 +54,26 @@ class DecodeSession {
   // Decodes all tokens or none; the logits are those after the last.
   void prefill(std::span<const uint32_t> tokens, std::span<float> logits);
 
+  // As prefill, and gives the final hidden states (after the final norm) of tokens [first, tokens.size()), [rows, width].
+  void hidden_states(std::span<const uint32_t> tokens, uint64_t first, std::span<float> states);
+
   // One token for each of different sessions of one model as one batch, all or none; logits [sessions,
   // vocabulary]. The cancel flag of any of them cancels it.
   static void step_many(std::span<DecodeSession* const> sessions, std::span<const uint32_t> tokens,
                         std::span<float> logits);
+
+  // Opens the next `tokens` positions, lets fill(view) write their keys and values into the pages, and makes them visible;
+  // where it throws, nothing changes.
+  template <class Fill>
+  void restore(uint64_t tokens, Fill&& fill) {
+    KvTransaction transaction(*cache_, tokens);
+    fill(cache_->view());
+    cache_->mark_written();
+    transaction.commit();
+  }
+
+  // Room for a list of sessions, kept so that batches in steady state allocate nothing.
+  std::vector<DecodeSession*>& batch_scratch() noexcept { return batch_scratch_; }
 
   void reset() noexcept { cache_->reset(); }
   void truncate(uint64_t size) { cache_->truncate(size); }
@@ -72,6 +89,7 @@ class DecodeSession {
   std::unique_ptr<KeyValueCache> cache_;
   const CancelFlag* cancel_;
   bool in_batch_ = false;  // used within step_many to find a session that is there twice
+  std::vector<DecodeSession*> batch_scratch_;
 };
 
 // Runs tokens through a cache as one transaction. `logits`: [vocabulary] after the last token.

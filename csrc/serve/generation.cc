@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/error.h"
 
@@ -29,6 +30,10 @@ std::shared_ptr<KeyValueCacheFactory> generator_factory(const DecoderOnlyTransfo
 
 void check_options(const GenerationOptions& options, uint32_t context, uint32_t vocabulary) {
   validate(options.sampling);
+  validate(options.rules, vocabulary);
+  if (options.min_new_tokens > options.max_new_tokens)
+    fail(Status::invalid_argument, "min_new_tokens %llu is more than max_new_tokens %llu",
+         ull(options.min_new_tokens), ull(options.max_new_tokens));
   if (options.max_new_tokens == 0) fail(Status::invalid_argument, "max_new_tokens is 0");
   if (options.rollover < Rollover::by_position || options.rollover > Rollover::stop)
     fail(Status::invalid_argument, "there is no rollover policy %d", int(options.rollover));
@@ -53,9 +58,36 @@ Generator::Generator(std::shared_ptr<const DecoderOnlyTransformer> model,
       tokenizer_(tokenizer ? std::move(tokenizer) : model_->tokenizer()),
       factory_(generator_factory(*model_, std::move(factory))),
       cache_(factory_->create()),
+      processor_(model_->config().vocabulary_size),
       sampler_(*model_->device().kernels, model_->config().vocabulary_size),
       logits_(model_->config().vocabulary_size) {
   model_->reserve(cache_->capacity());
+}
+
+Generator::Generator(const Generator& other, std::unique_ptr<KeyValueCache> cache)
+    : model_(other.model_),
+      tokenizer_(other.tokenizer_),
+      factory_(other.factory_),
+      cache_(std::move(cache)),
+      history_(other.history_),
+      context_start_(other.context_start_),
+      hold_(std::in_place, other.model_),
+      options_(other.options_),
+      barred_(other.barred_),
+      processor_(other.model_->config().vocabulary_size),
+      sampler_(*other.model_->device().kernels, other.model_->config().vocabulary_size),
+      decoder_(other.decoder_),
+      stop_strings_(other.stop_strings_),
+      logits_(other.logits_),
+      logits_ready_(other.logits_ready_),
+      stats_(other.stats_) {}
+
+std::unique_ptr<Generator> Generator::fork(uint64_t choice) const {
+  require_running();
+  std::unique_ptr<Generator> copy(new Generator(*this, cache_->fork()));
+  copy->history_.reserve(history_.capacity());  // so that tokens allocate nothing
+  copy->options_.sampling.stream = choice;
+  return copy;
 }
 
 void Generator::start(std::string_view prompt, const GenerationOptions& options) {
@@ -97,7 +129,12 @@ void Generator::begin(std::vector<uint32_t> prompt, const GenerationOptions& opt
 void Generator::adopt(const GenerationOptions& options) {
   options_ = options;
   options_.rollover = resolve(options.rollover, model_->config().position);
+  options_.sampling.stream = 0;
   std::sort(options_.stop_tokens.begin(), options_.stop_tokens.end());
+  barred_ = options_.stop_tokens;
+  if (tokenizer_ && !options_.ignore_eos)
+    for (uint32_t token : tokenizer_->special().end_of_generation)
+      if (token < logits_.size()) barred_.push_back(token);
   stop_strings_ = StopStrings(options.stop_strings);
   decoder_.reset();
   if (tokenizer_) decoder_.emplace(tokenizer_, true, true);
@@ -163,7 +200,12 @@ GenerationPiece Generator::next() {
   require_running();
   check_cancel(options_.cancel, "the generation");
   decode_pending();
-  const auto [token, log_probability] = sampler_.sample(logits_, options_.sampling, stats_.new_tokens);
+  const auto barred = stats_.new_tokens < options_.min_new_tokens ? std::span<const uint32_t>(barred_)
+                                                                  : std::span<uint32_t>();
+  const std::span<const float> processed =
+      processor_.apply(options_.rules, barred, logits_, history_, size_t(stats_.prompt_tokens));
+  const TokenProbability sampled = sampler_.sample(logits_, processed, options_.sampling, stats_.new_tokens);
+  const uint32_t token = sampled.token;
   text_.clear();
   Finish finish = finish_by_token(token);
   const bool has_text = decoder_ && finish == Finish::none && token < tokenizer_->vocabulary_size();
@@ -184,7 +226,7 @@ GenerationPiece Generator::next() {
     if (decoder_ && !text_ended) flush_text();
     hold_.reset();
   }
-  return {text_, token, finish, log_probability};
+  return {text_, token, finish, sampled, sampler_.alternatives()};
 }
 
 Finish Generator::finish_by_token(uint32_t token) const noexcept {

@@ -12,6 +12,7 @@
 #include "model/transformer.h"
 #include "serve/decode_session.h"
 #include "serve/kv_cache.h"
+#include "serve/logit_rules.h"
 #include "serve/sampler.h"
 #include "serve/stop_strings.h"
 #include "text/stream_decoder.h"
@@ -32,8 +33,10 @@ enum class Finish : int32_t { none = 0, eos = 1, stop = 2, length = 3 };
 struct GenerationOptions {
   uint64_t max_new_tokens = 256;  // at least 1
   SamplerOptions sampling = {};
-  bool ignore_eos = false;     // end-of-generation tokens are ordinary
-  bool parse_special = false;  // special tokens in the prompt's text are read as such
+  LogitRules rules = {};
+  uint64_t min_new_tokens = 0;  // before them end-of-generation and stop tokens are barred
+  bool ignore_eos = false;      // end-of-generation tokens are ordinary
+  bool parse_special = false;   // special tokens in the prompt's text are read as such
   Rollover rollover = Rollover::by_position;
   uint32_t rollover_keep = 0;  // 1 .. maximum_context - 1 with `keep`, else 0
   std::vector<std::string> stop_strings = {};
@@ -47,7 +50,8 @@ struct GenerationPiece {
   std::string_view bytes;  // text that became certain; valid until the generator's next call
   uint32_t token = kNoToken;
   Finish finish = Finish::none;
-  float log_probability = 0;
+  TokenProbability probability = {kNoToken, 0, 0};
+  std::span<const TokenProbability> alternatives = {};  // valid until the generator's next call
 };
 
 struct GenerationStats {
@@ -70,6 +74,10 @@ class Generator {
 
   const DecoderOnlyTransformer& model() const noexcept { return *model_; }
 
+  // A second generator that goes on from the same point of the running generation, over shared pages, with the random
+  // numbers of stream `choice` (a generation that was started has 0). invalid_state when none is running.
+  std::unique_ptr<Generator> fork(uint64_t choice) const;
+
   // Begins a generation; one that was running is dropped. On failure none is running.
   void start(std::string_view prompt, const GenerationOptions& options);
   void start_tokens(std::span<const uint32_t> tokens, const GenerationOptions& options);
@@ -87,6 +95,7 @@ class Generator {
   const KeyValueCache& cache() const noexcept { return *cache_; }
 
  private:
+  Generator(const Generator& other, std::unique_ptr<KeyValueCache> cache);
   void begin(std::vector<uint32_t> prompt, const GenerationOptions& options);
   void adopt(const GenerationOptions& options);
   void load_prompt(std::vector<uint32_t> prompt);
@@ -106,6 +115,8 @@ class Generator {
 
   std::optional<SessionHold> hold_;  // present while a generation is running
   GenerationOptions options_;        // of that generation; rollover is resolved
+  std::vector<uint32_t> barred_;     // before its min_new_tokens
+  LogitProcessor processor_;
   Sampler sampler_;
   std::optional<StreamDecoder> decoder_;
   StopStrings stop_strings_;

@@ -83,6 +83,12 @@ void KeyValueCache::keep_pages(size_t count) noexcept {
   for (; pages_.size() > count; pages_.pop_back(), data_.pop_back()) pool_->release(pages_.back());
 }
 
+KvCacheUsage KeyValueCache::usage() const noexcept {
+  KvCacheUsage usage{pages_.size(), 0, pages_.size() * uint64_t(pool_->page_bytes())};
+  for (uint32_t page : pages_) usage.shared_count += pool_->references(page) > 1;
+  return usage;
+}
+
 void KeyValueCache::begin_tokens(uint64_t n) {
   if (open_) fail(Status::invalid_state, "a transaction of %u tokens is open", open_);
   if (n == 0) fail(Status::invalid_argument, "a transaction needs at least one token");

@@ -77,6 +77,12 @@ struct AttentionInput {
   std::span<const float> v;  // [rows, kv_heads, head_width]
 };
 
+struct KvCacheUsage {
+  uint64_t page_count;    // pages that the cache holds
+  uint64_t shared_count;  // of them held by other caches too
+  uint64_t bytes;         // of all of them
+};
+
 // Not thread-safe; different caches of one pool are independent.
 class KeyValueCache {
  public:
@@ -89,6 +95,7 @@ class KeyValueCache {
   uint32_t capacity() const noexcept { return capacity_; }
   const KvGeometry& geometry() const noexcept { return pool_->geometry(); }
   std::span<const uint32_t> pages() const noexcept { return pages_; }  // physical ids in logical order
+  KvCacheUsage usage() const noexcept;
 
   // Reserves the next n positions: leases their pages and replaces a shared tail page by a copy of its own.
   // invalid_argument (n = 0), invalid_state (a transaction is open), context_full, cache_exhausted,

@@ -55,23 +55,65 @@ void validate(const SamplerOptions& options) {
     fail(Status::invalid_argument, "top_p %g is not in (0, 1]", double(options.top_p));
   if (!(options.min_p >= 0 && options.min_p <= 1))
     fail(Status::invalid_argument, "min_p %g is not in [0, 1]", double(options.min_p));
+  if (options.alternatives > kMaxAlternatives)
+    fail(Status::out_of_range, "%u alternatives are more than %u", options.alternatives, kMaxAlternatives);
 }
 
 Sampler::Sampler(const KernelTable& kernels, uint32_t vocabulary)
     : kernels_(kernels), exponentials_(vocabulary) {
   candidates_.reserve(vocabulary);
+  alternatives_.reserve(kMaxAlternatives);
 }
 
-SampledToken Sampler::sample(std::span<const float> logits, const SamplerOptions& options, uint64_t index) {
-  uint32_t token = most_likely(logits);
-  const float maximum = logits[token];
+Sampler::Softmax Sampler::measure(std::span<const float> logits) {
+  const uint32_t best = most_likely(logits);
+  const float maximum = logits[best];
   const float total = kernels_.exp_row(logits.data(), logits.size(), maximum, 1.0f, exponentials_.data());
-  if (options.temperature > 0) token = draw(logits, maximum, options, index);
-  return {token, (logits[token] - maximum) - math::log(total)};
+  return {best, maximum, 1.0f, math::log(total)};
 }
 
-uint32_t Sampler::draw(std::span<const float> logits, float maximum, const SamplerOptions& options,
-                       uint64_t index) {
+TokenProbability Sampler::sample(std::span<const float> raw, std::span<const float> processed,
+                                 const SamplerOptions& options, uint64_t index) {
+  const Softmax model = measure(raw);
+  Softmax drawn = raw.data() == processed.data() ? model : measure(processed);
+  const bool greedy = options.temperature == 0;
+  const uint32_t token = greedy ? drawn.best : draw(processed, options, index, drawn);
+  const auto describe = [&](uint32_t id) -> TokenProbability {
+    const bool possible = greedy || is_kept(id);
+    return {id, model.log_probability(raw[id]),
+            possible ? drawn.log_probability(processed[id]) : -std::numeric_limits<float>::infinity()};
+  };
+  find_alternatives(raw, options.alternatives);
+  for (TokenProbability& alternative : alternatives_) alternative = describe(alternative.token);
+  return describe(token);
+}
+
+bool Sampler::is_kept(uint32_t token) const noexcept {
+  const auto found = std::lower_bound(candidates_.begin(), candidates_.end(), token,
+                                      [](const Candidate& c, uint32_t id) { return c.token < id; });
+  return found != candidates_.end() && found->token == token;
+}
+
+// Insertion into a short sorted list; tokens of minus infinity are no alternatives.
+void Sampler::find_alternatives(std::span<const float> raw, uint32_t count) {
+  alternatives_.clear();
+  if (count == 0) return;
+  for (uint32_t i = 0; i < raw.size(); ++i) {
+    if (raw[i] == -std::numeric_limits<float>::infinity()) continue;
+    if (alternatives_.size() == count) {
+      if (!(raw[i] > raw[alternatives_.back().token])) continue;
+      alternatives_.pop_back();
+    }
+    const auto at = std::upper_bound(alternatives_.begin(), alternatives_.end(), raw[i],
+                                     [&](float logit, const auto& a) { return logit > raw[a.token]; });
+    alternatives_.insert(at, {i, 0, 0});
+  }
+}
+
+// One of the tokens that the filters keep, which are then the candidates; sets scale and total of its distribution.
+uint32_t Sampler::draw(std::span<const float> logits, const SamplerOptions& options, uint64_t index,
+                       Softmax& distribution) {
+  const float maximum = distribution.maximum;
   const float scale =
       std::min(1.0f / options.temperature, std::numeric_limits<float>::max());  // 0 * infinity is NaN
   if (scale != 1.0f) kernels_.exp_row(logits.data(), logits.size(), maximum, scale, exponentials_.data());
@@ -92,7 +134,10 @@ uint32_t Sampler::draw(std::span<const float> logits, float maximum, const Sampl
     std::erase_if(candidates_, [&](const Candidate& c) { return c.mass < least; });
   }
 
-  uint64_t rest = multiply_high(random_bits(options.seed, index), sum());
+  const uint64_t kept = sum();
+  distribution.scale = scale;
+  distribution.log_total = math::log(float(kept) / kMassOfBest);
+  uint64_t rest = multiply_high(random_bits(options.seed, index, options.stream), kept);
   size_t i = 0;
   while (rest >= candidates_[i].mass) rest -= candidates_[i++].mass;
   return candidates_[i].token;

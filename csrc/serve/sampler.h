@@ -17,23 +17,35 @@ struct SamplerOptions {
   float top_p = 1;        // (0, 1]: the fewest most likely tokens whose share is at least this
   float min_p = 0;        // [0, 1]: tokens at least this times as likely as the most likely one
   uint64_t seed = 0;
+  uint64_t stream = 0;        // of random numbers under that seed
+  uint32_t alternatives = 0;  // how many of the most likely tokens to tell, at most kMaxAlternatives
 };
+
+inline constexpr uint32_t kMaxAlternatives = 64;
 
 // Fails with invalid_argument, naming field and value.
 void validate(const SamplerOptions& options);
 
-struct SampledToken {
+// Two distributions: the raw one is softmax of the raw row; the processed one is what the token was drawn from, softmax of
+// the processed row at the temperature over the tokens that the filters kept (temperature 0: at 1, over all).
+struct TokenProbability {
   uint32_t token;
-  float log_probability;  // under softmax of the row as it is: temperature 1, no filter
+  float log_probability;            // under the raw distribution
+  float processed_log_probability;  // minus infinity: it could not be drawn
 };
 
 class Sampler {
  public:
   Sampler(const KernelTable& kernels, uint32_t vocabulary);
 
-  // `index`: the token's place in the generation. -infinity excludes a token; NaN, +infinity or nothing but
-  // -infinity is non_finite. Allocates nothing.
-  SampledToken sample(std::span<const float> logits, const SamplerOptions& options, uint64_t index);
+  // Chooses from `processed`, which is `raw` itself where nothing was changed. `index`: the token's place in the
+  // generation. -infinity excludes a token; NaN, +infinity or nothing but -infinity is non_finite. Allocates
+  // nothing.
+  TokenProbability sample(std::span<const float> raw, std::span<const float> processed,
+                          const SamplerOptions& options, uint64_t index);
+
+  // The most likely tokens under the raw distribution of the last sample, best first (equal logits: lower ids first).
+  std::span<const TokenProbability> alternatives() const noexcept { return alternatives_; }
 
  private:
   // Probabilities are whole numbers, 2^40 for the most likely token, so that sums do not depend on the order.
@@ -43,13 +55,25 @@ class Sampler {
     uint32_t token;
   };
 
-  uint32_t draw(std::span<const float> logits, float maximum, const SamplerOptions& options, uint64_t index);
+  // log p(token) = (logit - maximum) * scale - log_total
+  struct Softmax {
+    uint32_t best;
+    float maximum, scale, log_total;
+    float log_probability(float logit) const noexcept { return (logit - maximum) * scale - log_total; }
+  };
+
+  Softmax measure(std::span<const float> logits);
+  uint32_t draw(std::span<const float> logits, const SamplerOptions& options, uint64_t index,
+                Softmax& distribution);
+  bool is_kept(uint32_t token) const noexcept;
+  void find_alternatives(std::span<const float> raw, uint32_t count);
   template <class Weight>
   void keep_best(uint64_t target, Weight weight);
 
   const KernelTable& kernels_;
-  std::vector<float> exponentials_;    // [vocabulary]
-  std::vector<Candidate> candidates_;  // in the order of ids; capacity [vocabulary]
+  std::vector<float> exponentials_;             // [vocabulary]
+  std::vector<Candidate> candidates_;           // in the order of ids; capacity [vocabulary]
+  std::vector<TokenProbability> alternatives_;  // capacity kMaxAlternatives
 };
 
 }  // namespace riftco

@@ -40,6 +40,23 @@ typedef struct rt_text {
   uint64_t size;
 } rt_text;
 
+typedef struct rt_logit_bias {
+  uint32_t token;
+  float bias; /* added to the token's logit; -INFINITY bars it */
+} rt_logit_bias;
+
+enum { RT_MAX_ALTERNATIVES = 64 };
+
+/* How a token is chosen, in this order:
+ *   1. the model's logits, or what a hook made of them (rt_generator_logits): the raw row
+ *   2. logit_bias is added
+ *   3. before min_new_tokens, end-of-generation and stop tokens are barred
+ *   4. repetition_penalty, for every token of the prompt and the new text: a logit above 0 is divided by it, another one
+ *      multiplied; then frequency_penalty times how often a token is in the new text, and presence_penalty once where it
+ *      is, are taken off
+ *   5. the temperature: logits are divided by it. 0: the most likely token, and nothing below is used
+ *   6. top_k, top_p, min_p, each among the tokens that the one before kept
+ *   7. one draw */
 typedef struct rt_generation_options {
   uint64_t struct_size;
   uint64_t max_new_tokens;     /* default 256 */
@@ -56,13 +73,22 @@ typedef struct rt_generation_options {
   uint64_t stop_string_count;
   const uint32_t* stop_tokens; /* copied by start */
   uint64_t stop_token_count;
-  const rt_cancel* cancel; /* or NULL; looked at by start and next; alive until the generation has ended */
+  const rt_cancel* cancel;  /* or NULL; looked at by start and next; alive until the generation has ended */
+  uint64_t min_new_tokens;  /* at most max_new_tokens. Default 0 */
+  float repetition_penalty; /* above 0; default 1: off */
+  float presence_penalty;   /* default 0: off */
+  float frequency_penalty;  /* default 0: off */
+  uint32_t penalty_window;  /* the penalties look at this many newest tokens; default 0: all */
+  const rt_logit_bias* logit_bias; /* copied by start; a token that is there twice gets both */
+  uint64_t logit_bias_count;
+  uint32_t
+      alternatives;  /* most likely tokens to tell with each piece, up to RT_MAX_ALTERNATIVES; default 0 */
+  uint32_t reserved; /* 0 */
 } rt_generation_options;
 
 RT_API rt_status RT_CALL rt_generation_options_init(rt_generation_options* options, uint64_t size);
 
-/* The order in which a sampled token is chosen: temperature, top-k, top-p, min-p, then one draw.
- * factory may be NULL: a paged cache of one full context. tokenizer may be NULL: the model's. */
+/* factory may be NULL: a paged cache of one full context. tokenizer may be NULL: the model's. */
 RT_API rt_status RT_CALL rt_generator_create(const rt_model* model, const rt_tokenizer* tokenizer,
                                              rt_kv_cache_factory* factory, rt_generator** generator);
 
@@ -78,6 +104,25 @@ RT_API rt_status RT_CALL rt_generator_start_tokens(rt_generator* generator, cons
                                                    uint64_t token_count,
                                                    const rt_generation_options* options);
 
+/* A second generator that goes on from the same point of the running generation: n choices for one prompt, which is
+ * prefilled once. Pages are shared until one of them writes. `choice` names the stream of random numbers that the fork
+ * draws from under the seed; a generation that was started has choice 0. So choice i is the same whatever else is forked.
+ * RT_INVALID_STATE when no generation is running. */
+RT_API rt_status RT_CALL rt_generator_fork(const rt_generator* generator, uint64_t choice,
+                                           rt_generator** fork);
+
+/* Ends the running generation, if there is one: the model counts one session less. The pages are kept for the next start,
+ * as after a generation's end. */
+RT_API rt_status RT_CALL rt_generator_stop(rt_generator* generator);
+
+/* The raw distribution is softmax of the raw row (step 1 above). The processed one is what the token was drawn from: after
+ * step 6; with temperature 0, softmax of the row after step 4. */
+typedef struct rt_token_probability {
+  uint32_t token;
+  float log_probability;           /* under the raw distribution */
+  float processed_log_probability; /* under the processed one; -INFINITY: it could not be drawn */
+} rt_token_probability;
+
 typedef struct rt_generation_piece {
   uint64_t struct_size;
   const char* bytes; /* text that became certain, whole UTF-8 characters where the model's output is; maybe
@@ -85,9 +130,12 @@ typedef struct rt_generation_piece {
   uint64_t size;
   uint32_t token;        /* the token that was sampled, or RT_NO_TOKEN in a last piece without one */
   int32_t finish;        /* RT_FINISH_* */
-  float log_probability; /* of that token under the model's distribution (temperature 1, no filter); 0 without
-                            a token */
-  uint32_t reserved;
+  float log_probability; /* of that token under the raw distribution; 0 without a token */
+  float processed_log_probability; /* under the processed one */
+  const rt_token_probability*
+      alternatives; /* the most likely tokens under the raw distribution, best first, as many as
+                                               were asked for. Valid until the generator's next call */
+  uint64_t alternative_count;
 } rt_generation_piece;
 
 /* Samples one token and gives the text that became certain with it. After the piece whose finish is not
@@ -95,7 +143,7 @@ typedef struct rt_generation_piece {
  * call goes on. */
 RT_API rt_status RT_CALL rt_generator_next(rt_generator* generator, rt_generation_piece* piece);
 
-/* The logits that the next call will sample from, [*count] = vocabulary_size, writable: a logits hook. Valid
+/* The raw row that the next call will choose from, [*count] = vocabulary_size, writable: a logits hook. Valid
  * until the generator's next call. RT_INVALID_STATE when no generation is running. */
 RT_API rt_status RT_CALL rt_generator_logits(rt_generator* generator, float** logits, uint64_t* count);
 

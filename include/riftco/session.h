@@ -45,6 +45,7 @@ typedef struct rt_kv_cache_usage {
   uint64_t block_count;     /* pages in all; contiguous: pages that exist now */
   uint64_t free_count;      /* pages that no cache holds */
   uint64_t allocated_bytes; /* memory of the pages that were ever leased */
+  uint64_t block_bytes;     /* memory of one page */
 } rt_kv_cache_usage;
 
 RT_API rt_status RT_CALL rt_kv_cache_factory_get_usage(const rt_kv_cache_factory* factory,
@@ -84,6 +85,13 @@ RT_API rt_status RT_CALL rt_decode_session_prefill(rt_decode_session* session, c
                                                    uint64_t token_count, float* logits, uint64_t capacity,
                                                    uint64_t* required);
 
+/* Decodes token_count >= 1 tokens as prefill does, and gives the final hidden states (what the head reads: after the final
+ * norm) of the tokens from first_row on, first_row < token_count: states [token_count - first_row, width]. */
+RT_API rt_status RT_CALL rt_decode_session_hidden_states(rt_decode_session* session, const uint32_t* tokens,
+                                                         uint64_t token_count, uint64_t first_row,
+                                                         float* states, uint64_t capacity,
+                                                         uint64_t* required);
+
 /* One token for each of count different sessions of one model as one batch, all or none; logits [count,
  * vocabulary_size]. */
 RT_API rt_status RT_CALL rt_decode_session_step_many(rt_decode_session* const* sessions,
@@ -99,10 +107,35 @@ RT_API rt_status RT_CALL rt_decode_session_truncate(rt_decode_session* session, 
 /* A second session with the same tokens; pages are shared until one of them writes. */
 RT_API rt_status RT_CALL rt_decode_session_fork(const rt_decode_session* session, rt_decode_session** fork);
 
+/* Writes the session to a file, whole or not at all: keys and values in logical order, for any page size, kind of cache and
+ * machine whose library has the same kernel contract. Neither tokens nor logits are in it. The first call for a model
+ * computes a checksum of its weights. */
+RT_API rt_status RT_CALL rt_decode_session_save(const rt_decode_session* session, const char* path,
+                                                uint64_t path_size);
+
+/* A new session with what rt_decode_session_save wrote; it goes on with the bits of the saved one. options as for a new
+ * session, the element type the file's or left at its default. RT_CORRUPT_DATA (also a value that is not finite),
+ * RT_VERSION_MISMATCH (a newer format, another kernel contract), RT_INVALID_ARGUMENT (another model, another element type),
+ * RT_CONTEXT_FULL, RT_CACHE_EXHAUSTED. */
+RT_API rt_status RT_CALL rt_model_decode_session_load(const rt_model* model, const char* path,
+                                                      uint64_t path_size,
+                                                      const rt_decode_session_options* options,
+                                                      rt_decode_session** session);
+
 RT_API rt_status RT_CALL rt_decode_session_size(const rt_decode_session* session, uint64_t* size);
 RT_API rt_status RT_CALL rt_decode_session_capacity(const rt_decode_session* session, uint64_t* capacity);
 RT_API rt_status RT_CALL rt_decode_session_cache_kind(const rt_decode_session* session, int32_t* kind);
 RT_API rt_status RT_CALL rt_decode_session_block_size(const rt_decode_session* session, uint64_t* block_size);
+
+typedef struct rt_decode_session_usage {
+  uint64_t struct_size;
+  uint64_t block_count;  /* pages that the session holds */
+  uint64_t shared_count; /* of them held by other sessions or generators too */
+  uint64_t bytes;        /* memory of all of them */
+} rt_decode_session_usage;
+
+RT_API rt_status RT_CALL rt_decode_session_get_usage(const rt_decode_session* session,
+                                                     rt_decode_session_usage* usage);
 
 RT_API void RT_CALL rt_decode_session_release(rt_decode_session* session);
 

@@ -13,8 +13,15 @@ from .cancel import CancelFlag
 from .errors import RiftcoError
 from .kv_cache import KvCacheFactory, KvCacheUsage
 from .model import Model, ModelConfig, ModelInfo
-from .serving import GenerationResult, GenerationStats, GenerationStream, TextGenerator
-from .session import DecodeSession, step_many
+from .serving import (
+    GenerationOptions,
+    GenerationResult,
+    GenerationStats,
+    GenerationStream,
+    TextGenerator,
+    TokenProbability,
+)
+from .session import DecodeSession, SessionUsage, step_many
 from .tokenizer import StreamDecoder, Tokenizer
 
 __version__: str = _ffi.string(_lib.rt_version_string()).decode()
@@ -22,6 +29,7 @@ __version__: str = _ffi.string(_lib.rt_version_string()).decode()
 __all__ = [
     "CancelFlag",
     "DecodeSession",
+    "GenerationOptions",
     "GenerationResult",
     "GenerationStats",
     "GenerationStream",
@@ -33,8 +41,10 @@ __all__ = [
     "ModelInfo",
     "RiftcoError",
     "Runtime",
+    "SessionUsage",
     "StreamDecoder",
     "TextGenerator",
+    "TokenProbability",
     "Tokenizer",
     "step_many",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import sys
 from enum import Enum
@@ -94,6 +95,26 @@ def generate_command(
     stop: Annotated[
         list[str] | None, typer.Option(help="Text that ends the output; may be repeated.")
     ] = None,
+    min_new_tokens: Annotated[int, typer.Option(min=0, help="Bar end and stop tokens before that many.")] = 0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Divide (below 0: multiply) logits of tokens that were there; 1: off.")
+    ] = 1.0,
+    presence_penalty: Annotated[
+        float, typer.Option(help="Take this off logits of tokens that were generated.")
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float, typer.Option(help="Take this off for every time that a token was generated.")
+    ] = 0.0,
+    penalty_window: Annotated[
+        int, typer.Option(min=0, help="Penalties look at this many newest tokens; 0: all.")
+    ] = 0,
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID=BIAS", help="Add to a token's logit; -inf bars it; may be repeated."),
+    ] = None,
+    alternatives: Annotated[
+        int, typer.Option(min=0, max=64, help="With --json: tell the N most likely tokens at each place.")
+    ] = 0,
     parse_special: Annotated[
         bool, typer.Option("--parse-special", help="Read special tokens written in the prompt as such.")
     ] = False,
@@ -125,6 +146,13 @@ def generate_command(
             min_p=min_p,
             seed=seed,
             stop=[_argument(one) for one in stop or ()],
+            min_new_tokens=min_new_tokens,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            penalty_window=penalty_window,
+            logit_bias=dict(_bias(one) for one in logit_bias or ()),
+            alternatives=alternatives,
             parse_special=parse_special,
         )
         try:
@@ -174,6 +202,14 @@ def inspect_command(model: ModelArgument, as_json: JsonOption = False) -> None:
     _write(render(bundle))
 
 
+def _bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not ID=BIAS", param_hint="'--logit-bias'") from None
+
+
 def _argument(text: str) -> bytes:
     """UTF-8 of an argument; of one that was not text, its bytes."""
     return text.encode("utf-8", "surrogateescape")
@@ -187,6 +223,14 @@ def _result_document(result: GenerationResult) -> dict[str, Any]:
         "text": result.text,
         "tokens": result.tokens,
         "log_probabilities": result.log_probabilities,
+        "processed_log_probabilities": result.processed_log_probabilities,
+        "alternatives": [
+            [
+                {name: None if value == -math.inf else value for name, value in one._asdict().items()}
+                for one in place
+            ]
+            for place in result.alternatives
+        ],
         "finish_reason": result.finish_reason,
         "stats": stats,
     }

@@ -29,6 +29,8 @@ class KvCacheUsage(NamedTuple):
     """Pages that no cache holds."""
     allocated_bytes: int
     """Memory of the pages that were ever leased."""
+    block_bytes: int
+    """Memory of one page."""
 
 
 class KvCacheFactory(Handle):
@@ -94,4 +96,4 @@ class KvCacheFactory(Handle):
         """Pages and memory now."""
         usage = output("rt_kv_cache_usage")
         check(lib.rt_kv_cache_factory_get_usage(self._pointer(), usage))
-        return KvCacheUsage(usage.block_size, usage.block_count, usage.free_count, usage.allocated_bytes)
+        return KvCacheUsage(*(getattr(usage, name) for name in KvCacheUsage._fields))

@@ -164,6 +164,21 @@ def _load_options(backend: str, threads: int, memory_limit: int) -> Any:
     return settings
 
 
+def _session_options(
+    cache: str, block_size: int, maximum_context: int, factory: KvCacheFactory | None, cache_type: str
+) -> tuple[Any, CancelFlag]:
+    cancel = CancelFlag()
+    settings = options("rt_decode_session_options")
+    settings.kind = choice(cache, "cache", CACHE_KINDS)
+    settings.block_size = integer(block_size, "block_size", UINT64_MAX)
+    settings.maximum_context = integer(maximum_context, "maximum_context")
+    settings.element_type = choice(cache_type, "cache_type", CACHE_TYPES)
+    settings.cancel = cancel._pointer()
+    if factory is not None:
+        settings.factory = instance(factory, "factory", KvCacheFactory)._pointer()
+    return settings, cancel
+
+
 class Model(Handle):
     """A model on a device. Safe from any thread; made by `ModelBundle.instantiate` or `Model.create`."""
 
@@ -266,17 +281,40 @@ class Model(Handle):
         cache_type are the factory's, or left alone. cache_type: "f32", or "f16" or "bf16" for half the
         memory, with keys and values rounded.
         """
-        cancel = CancelFlag()
-        settings = options("rt_decode_session_options")
-        settings.kind = choice(cache, "cache", CACHE_KINDS)
-        settings.block_size = integer(block_size, "block_size", UINT64_MAX)
-        settings.maximum_context = integer(maximum_context, "maximum_context")
-        settings.element_type = choice(cache_type, "cache_type", CACHE_TYPES)
-        settings.cancel = cancel._pointer()
-        source = None if factory is None else instance(factory, "factory", KvCacheFactory)._pointer()
-        settings.factory = ffi.NULL if source is None else source
+        settings, cancel = _session_options(cache, block_size, maximum_context, factory, cache_type)
         native = create(lib.rt_model_decode_session_create, "rt_decode_session", self._pointer(), settings)
-        return DecodeSession(native, self._config.vocabulary_size, cancel)
+        return DecodeSession(native, self._config.vocabulary_size, self._config.width, cancel)
+
+    def load_session(
+        self,
+        path: Path,
+        cache: str = "paged",
+        block_size: int = 16,
+        maximum_context: int = 0,
+        factory: KvCacheFactory | None = None,
+        cache_type: str = "f32",
+    ) -> DecodeSession:
+        """A new session with what `DecodeSession.save` wrote, in any kind of cache: it goes on with the bits of the
+        saved one.
+
+        Args as for `decode_session`; cache_type is the file's, or left alone. `CorruptDataError` for a damaged
+        file, `VersionMismatchError` for one of another kernel contract, `InvalidArgumentError` for one of
+        another model.
+        """
+        name = path_bytes(path)
+        settings, cancel = _session_options(cache, block_size, maximum_context, factory, cache_type)
+        native = interruptible(
+            lambda: create(
+                lib.rt_model_decode_session_load,
+                "rt_decode_session",
+                self._pointer(),
+                name,
+                len(name),
+                settings,
+            ),
+            cancel,
+        )
+        return DecodeSession(native, self._config.vocabulary_size, self._config.width, cancel)
 
     def logits(self, tokens: Tokens, out: FloatArray | None = None) -> FloatArray:
         """The logits after each token of a sequence of at most maximum_context: float32 [T,

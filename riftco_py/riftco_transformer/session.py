@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 from ._native import (
     FloatArray,
     Handle,
+    Path,
     Tokens,
     check,
     create,
@@ -19,6 +20,8 @@ from ._native import (
     instance,
     integer,
     lib,
+    output,
+    path_bytes,
     token_array,
     token_id,
     token_pointer,
@@ -26,6 +29,17 @@ from ._native import (
 from .cancel import CancelFlag, interruptible
 from .errors import InvalidArgumentError
 from .kv_cache import CACHE_NAMES
+
+
+class SessionUsage(NamedTuple):
+    """Pages and memory of a session at one moment."""
+
+    block_count: int
+    """Pages that it holds."""
+    shared_count: int
+    """Of them held by other sessions or generators too."""
+    bytes: int
+    """Memory of all of them."""
 
 
 class DecodeSession(Handle):
@@ -36,15 +50,16 @@ class DecodeSession(Handle):
     it needs of the model alive.
     """
 
-    __slots__ = ("_cancel", "_lock", "_vocabulary_size")
+    __slots__ = ("_cancel", "_lock", "_vocabulary_size", "_width")
     _kind = "decode session"
     _release = "rt_decode_session_release"
 
-    def __init__(self, native: Any, vocabulary_size: int, cancel: CancelFlag) -> None:
+    def __init__(self, native: Any, vocabulary_size: int, width: int, cancel: CancelFlag) -> None:
         """Not called directly."""
         self._cancel = cancel
         super().__init__(native)
         self._vocabulary_size = vocabulary_size
+        self._width = width
         self._lock = threading.RLock()
 
     def step(self, token: SupportsIndex, out: FloatArray | None = None) -> FloatArray:
@@ -87,6 +102,50 @@ class DecodeSession(Handle):
         interruptible(call, self._cancel)
         return logits
 
+    def hidden_states(self, tokens: Tokens, first: int = 0, out: FloatArray | None = None) -> FloatArray:
+        """Decodes tokens as `prefill` does, and returns the final hidden states (what the output head reads: after
+        the final norm) of those from index `first` on: float32 [len(tokens) - first, width]. first=-1: of the last
+        only."""
+        ids = token_array(tokens)
+        begin = integer(first + len(ids) if first < 0 else first, "first")
+        states = float_output(out, (max(len(ids) - begin, 0), self._width))
+        required = ffi.new("uint64_t *")
+
+        def call() -> None:
+            with self._lock:
+                check(
+                    lib.rt_decode_session_hidden_states(
+                        self._pointer(),
+                        token_pointer(ids),
+                        len(ids),
+                        begin,
+                        float_pointer(states),
+                        states.size,
+                        required,
+                    )
+                )
+
+        interruptible(call, self._cancel)
+        return states
+
+    def save(self, path: Path) -> None:
+        """Writes the session to a file, whole or not at all, for `Model.load_session`. Neither tokens nor logits are
+        in it. The first save for a model computes a checksum of its weights."""
+        name = path_bytes(path)
+
+        def call() -> None:
+            with self._lock:
+                check(lib.rt_decode_session_save(self._pointer(), name, len(name)))
+
+        interruptible(call)
+
+    def usage(self) -> SessionUsage:
+        """Pages and memory that the session holds now."""
+        usage = output("rt_decode_session_usage")
+        with self._lock:
+            check(lib.rt_decode_session_get_usage(self._pointer(), usage))
+        return SessionUsage(usage.block_count, usage.shared_count, usage.bytes)
+
     def reset(self) -> None:
         """Back to an empty sequence; gives all pages back."""
         with self._lock:
@@ -102,7 +161,7 @@ class DecodeSession(Handle):
         """A second session with the same tokens; pages are shared until one of them writes."""
         with self._lock:
             native = create(lib.rt_decode_session_fork, "rt_decode_session", self._pointer())
-        return DecodeSession(native, self._vocabulary_size, self._cancel)
+        return DecodeSession(native, self._vocabulary_size, self._width, self._cancel)
 
     @property
     def size(self) -> int:

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -267,6 +269,119 @@ TEST(DecodeSession, CancelChangesNothing) {
   cancel.reset();
   prefill(session, std::span(tokens).subspan(9));
   EXPECT_EQ(session.size(), 500u);
+}
+
+// A device whose kernels count their calls and set a flag at one of them.
+CancelFlag counted_flag;
+std::atomic<int> kernel_calls{0}, calls_until_set{0}, calls_after{0};
+
+template <auto Kernel>
+struct Counted;
+template <class... Args, void (*KernelTable::*Kernel)(Args...)>
+struct Counted<Kernel> {
+  static void call(Args... args) {
+    (test::best_device().kernels->*Kernel)(args...);
+    if (++kernel_calls > calls_until_set) ++calls_after;
+    if (kernel_calls == calls_until_set) counted_flag.set();
+  }
+};
+
+const Device& counting_device() {
+  static const KernelTable table = [] {
+    KernelTable t = *test::best_device().kernels;
+    t.norm = Counted<&KernelTable::norm>::call;
+    t.linear = Counted<&KernelTable::linear>::call;
+    t.pack_operand = Counted<&KernelTable::pack_operand>::call;
+    t.activate = Counted<&KernelTable::activate>::call;
+    t.attend = Counted<&KernelTable::attend>::call;
+    return t;
+  }();
+  static const Device device{Backend::cpu, "counting", &table};
+  return device;
+}
+
+// In units of work: after the flag is set, at most the rest of one layer of one block of rows is computed.
+TEST(DecodeSession, CancelIsSeenWithinOneLayerOfOneBlock) {
+  ModelConfig config = test::tiny_config(600);
+  config.layer_count = 6;
+  const auto model = test::random_model(config, DType::f32, {.device = counting_device()});
+  DecodeSession session(model, {.cancel = &counted_flag});
+  const auto run = [&](int until) {
+    kernel_calls = calls_after = 0;
+    calls_until_set = until;
+    counted_flag.reset();
+    const Failure failure = failure_of([&] { prefill(session, tokens_of(600)); });
+    counted_flag.reset();
+    return failure.status;
+  };
+  ASSERT_EQ(run(-1), Status::ok);
+  const int blocks = 3, attention = 2 * (256 / 16);  // units of a full block: rows x key/value heads
+  const int layer = 2 + 4 + 1 + 1 + attention;       // norms, products, packing of the context, activation
+  ASSERT_LE(kernel_calls.load(), blocks * (6 * layer + 2));
+  for (int until : {1, 7, layer, 3 * layer, 6 * layer + 5, 9 * layer}) {
+    session.reset();
+    ASSERT_EQ(run(until), Status::cancelled) << until;
+    EXPECT_LE(calls_after.load(), layer + 4) << "set at call " << until;
+    EXPECT_EQ(session.size(), 0u);
+  }
+}
+
+TEST(DecodeSession, AnySessionOfABatchCancelsIt) {
+  const auto model = test::random_model(test::tiny_config(), DType::f32, {.device = counting_device()});
+  CancelFlag quiet;
+  DecodeSession first(model, {.cancel = &counted_flag}), second(model, {.cancel = &quiet});
+  DecodeSession* const both[] = {&first, &second};
+  std::vector<float> logits(2 * kVocabulary);
+  counted_flag.reset();
+  kernel_calls = calls_after = 0, calls_until_set = 1;  // within the only block
+  EXPECT_EQ(failure_of([&] {
+              DecodeSession::step_many(both, std::array{1u, 2u}, logits);
+            }).status,
+            Status::cancelled);
+  EXPECT_EQ(second.size(), 0u);
+  EXPECT_LE(calls_after.load(), 11) << "the rest of the layer, and not the head";
+  counted_flag.reset();
+}
+
+// The head's products of the hidden state, in the kernels' order, are the logits.
+TEST(DecodeSession, LogitsAreTheHeadTimesTheHiddenState) {
+  for (bool tied : {false, true}) {
+    ModelConfig config = test::llama_config();
+    config.tied_head = tied;
+    const auto model = test::random_model(config, DType::f32);
+    const auto tokens = test::random_tokens(300, config.vocabulary_size, 5);
+    DecodeSession session(model, {}), other(model, {});
+    std::vector<float> states(300 * config.width + 1, 7.0f), logits(config.vocabulary_size);
+    session.hidden_states(tokens, 0, states);
+    EXPECT_EQ(states.back(), 7.0f);
+    const auto& parameters = model->weights().parameters();
+    const size_t head = size_t(std::find_if(parameters.begin(), parameters.end(),
+                                            [&](const ParameterInfo& p) {
+                                              return p.name == (tied ? "embedding.token" : "head.weight");
+                                            }) -
+                               parameters.begin());
+    for (size_t row : {size_t(0), size_t(1), size_t(255), size_t(299)}) {
+      other.reset();
+      other.prefill(std::span(tokens).first(row + 1), logits);
+      for (uint32_t token : {0u, 17u, config.vocabulary_size - 1}) {
+        std::vector<float> weights(config.width);
+        model->weights().get_rows(head, token, 1, reinterpret_cast<std::byte*>(weights.data()));
+        float expected = 0;
+        for (uint32_t k = 0; k < config.width; ++k)
+          expected = std::fma(states[row * config.width + k], weights[k], expected);
+        EXPECT_EQ(logits[token], expected) << row << " " << token;
+      }
+    }
+    EXPECT_EQ(failure_of([&] {
+                session.hidden_states(std::array{1u, 2u}, 2, states);
+              }).status,
+              Status::out_of_range);
+    EXPECT_EQ(failure_of([&] {
+                session.hidden_states(std::array{1u, 2u}, 0, std::span(states).first(2 * config.width - 1));
+              }).status,
+              Status::buffer_too_small);
+    EXPECT_EQ(session.size(), 300u);
+  }
 }
 
 TEST(DecodeSession, StepManyEqualsSteps) {

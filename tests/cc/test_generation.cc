@@ -407,7 +407,7 @@ TEST(Generation, HooksSeeAndChangeTheRowThatIsSampled) {
   force(generator, 'd');
   const GenerationPiece piece = generator.next();
   EXPECT_EQ(piece.token, uint32_t('d'));
-  EXPECT_EQ(piece.log_probability, 0.0f);
+  EXPECT_EQ(piece.probability.log_probability, 0.0f);
   EXPECT_EQ(copy(generator.logits()), fresh_logits(model, std::array<uint32_t, 4>{'a', 'b', 'c', 'd'}));
   EXPECT_EQ(copy(generator.logits()), fresh_logits(model, std::array<uint32_t, 4>{'a', 'b', 'c', 'd'}))
       << "asked twice";

@@ -94,11 +94,12 @@ TEST(Sampler, EqualsThePlainVersion) {
           const SamplerOptions options{temperature, top_k, top_p, min_p, seed};
           for (uint64_t index = 0; index < 4; ++index) {
             if (temperature == 1e-44f) {  // its reciprocal is not finite: as greedy among equals
-              ASSERT_EQ(logits[sampler.sample(logits, options, index).token],
+              ASSERT_EQ(logits[sampler.sample(logits, logits, options, index).token],
                         *std::max_element(logits.begin(), logits.end()));
               continue;
             }
-            ASSERT_EQ(sampler.sample(logits, options, index).token, plain_sample(logits, options, index))
+            ASSERT_EQ(sampler.sample(logits, logits, options, index).token,
+                      plain_sample(logits, options, index))
                 << vocabulary << ' ' << spread << ' ' << temperature << ' ' << top_k << ' ' << top_p << ' '
                 << min_p;
           }
@@ -117,13 +118,13 @@ TEST(Sampler, TiesAreCutByTheLowestId) {
   Sampler sampler(*test::best_device().kernels, 100);
   std::vector<bool> seen(100);
   for (uint64_t index = 0; index < 300; ++index)
-    seen[sampler.sample(logits, {.temperature = 1, .top_k = 3}, index).token] = true;
+    seen[sampler.sample(logits, logits, {.temperature = 1, .top_k = 3}, index).token] = true;
   EXPECT_TRUE(seen[10] && seen[20] && seen[30]);
   EXPECT_EQ(std::count(seen.begin(), seen.end(), true), 3);
-  EXPECT_EQ(sampler.sample(logits, {}, 0).token, 10u);
+  EXPECT_EQ(sampler.sample(logits, logits, {}, 0).token, 10u);
   seen.assign(100, false);
   for (uint64_t index = 0; index < 2000; ++index)
-    seen[sampler.sample(logits, {.temperature = 2, .top_k = 5}, index).token] = true;
+    seen[sampler.sample(logits, logits, {.temperature = 2, .top_k = 5}, index).token] = true;
   EXPECT_TRUE(seen[50]);
   EXPECT_FALSE(seen[51]) << "the zeros are equal";
 }
@@ -137,7 +138,7 @@ TEST(Sampler, FrequenciesFollowTheDistribution) {
   for (size_t i = 0; i < 5; ++i) sum += expected[i] = std::exp(double(logits[i]) / temperature);
   constexpr int kDraws = 20000;
   for (uint64_t i = 0; i < kDraws; ++i)
-    counts[sampler.sample(logits, {.temperature = float(temperature), .seed = 42}, i).token]++;
+    counts[sampler.sample(logits, logits, {.temperature = float(temperature), .seed = 42}, i).token]++;
   EXPECT_EQ(counts[3], 0);
   for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(counts[i] / kDraws, expected[i] / sum, 0.012) << i;
 }
@@ -149,11 +150,11 @@ TEST(Sampler, LogProbabilityIsOfTheRowAsItIs) {
     double sum = 0;
     for (float x : logits) sum += std::exp(double(x));
     for (uint64_t index = 0; index < 20; ++index) {
-      const auto [token, log_probability] =
-          sampler.sample(logits, {.temperature = 1.7f, .top_k = 50, .top_p = 0.9f}, index);
+      const auto [token, log_probability, processed] =
+          sampler.sample(logits, logits, {.temperature = 1.7f, .top_k = 50, .top_p = 0.9f}, index);
       EXPECT_NEAR(log_probability, double(logits[token]) - std::log(sum), 2e-6 * (1 + spread));
     }
-    const auto greedy = sampler.sample(logits, {}, 0);
+    const auto greedy = sampler.sample(logits, logits, {}, 0);
     EXPECT_NEAR(greedy.log_probability, double(logits[greedy.token]) - std::log(sum), 2e-6 * (1 + spread));
   }
 }
@@ -164,7 +165,8 @@ TEST(Sampler, SameSeedSameTokenOnEveryInstructionSet) {
   for (CpuIsa isa : test::available_isas()) {
     Sampler sampler(*cpu_kernels(isa), 3001), expected(*cpu_kernels(CpuIsa::scalar), 3001);
     for (uint64_t index = 0; index < 50; ++index) {
-      const auto a = sampler.sample(logits, options, index), b = expected.sample(logits, options, index);
+      const auto a = sampler.sample(logits, logits, options, index),
+                 b = expected.sample(logits, logits, options, index);
       EXPECT_EQ(a.token, b.token);
       EXPECT_EQ(a.log_probability, b.log_probability);
     }
@@ -175,7 +177,7 @@ TEST(Sampler, RowsWithoutADistributionAreRefused) {
   Sampler sampler(*test::best_device().kernels, 3);
   for (float temperature : {0.0f, 1.0f}) {
     const auto status = [&](std::vector<float> row) {
-      return failure_of([&] { sampler.sample(row, {.temperature = temperature}, 0); }).status;
+      return failure_of([&] { sampler.sample(row, row, {.temperature = temperature}, 0); }).status;
     };
     EXPECT_EQ(status({-kInfinity, 1.0f, -kInfinity}), Status::ok);
     EXPECT_EQ(status({-kInfinity, -kInfinity, -kInfinity}), Status::non_finite);
@@ -183,7 +185,10 @@ TEST(Sampler, RowsWithoutADistributionAreRefused) {
     EXPECT_EQ(status({1.0f, 2.0f, kInfinity}), Status::non_finite);
     EXPECT_EQ(status({3e38f, -3e38f, 0.0f}), Status::ok);
   }
-  const auto failure = failure_of([&] { sampler.sample(std::vector<float>{0, NAN, 0}, {}, 0); });
+  const auto failure = failure_of([&] {
+    const std::vector<float> row{0, NAN, 0};
+    sampler.sample(row, row, {}, 0);
+  });
   EXPECT_EQ(failure.message, "the logit of token 1 is nan");
 }
 

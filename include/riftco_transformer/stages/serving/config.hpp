@@ -38,6 +38,12 @@ enum class Rollover : std::int32_t {
   Stop = RT_ROLLOVER_STOP         // finish with FinishReason::Length
 };
 
+struct LogitBias {
+  std::uint32_t token;
+  float bias;  // added to the token's logit; minus infinity bars it
+};
+
+// The order in which these choose a token: riftco/generate.h.
 struct GenerationConfig {
   std::uint64_t max_new_tokens = 256;
   float temperature = 0;       // 0: greedy; then the filters are not used
@@ -51,6 +57,13 @@ struct GenerationConfig {
   std::uint32_t rollover_keep = 0;  // tokens, with Rollover::Keep
   std::vector<std::string> stop_strings = {};
   std::vector<std::uint32_t> stop_tokens = {};
+  std::uint64_t min_new_tokens = 0;  // before them end-of-generation and stop tokens are barred
+  float repetition_penalty = 1;      // 1: off
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  std::uint32_t penalty_window = 0;  // newest tokens that the penalties look at; 0: all
+  std::vector<LogitBias> logit_bias = {};
+  std::uint32_t alternatives = 0;  // most likely tokens to tell with each piece, at most RT_MAX_ALTERNATIVES
   const CancelFlag* cancel = nullptr;  // kept alive by the caller until the generation has ended
 };
 

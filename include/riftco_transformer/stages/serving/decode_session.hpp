@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "riftco/session.h"
@@ -33,6 +34,21 @@ class DecodeSession {
     create(model, options, cancel);
   }
 
+  // What save() wrote, with pages of a factory or, without one, of a paged cache of its own.
+  static DecodeSession load(const artifacts::Model& model, std::string_view path,
+                            const KeyValueCacheFactory* factory = nullptr) {
+    auto options = detail::defaults<rt_decode_session_options>(rt_decode_session_options_init);
+    options.factory = factory ? factory->get() : nullptr;
+    return DecodeSession(
+        detail::make<Handle>(rt_model_decode_session_load, model.get(), path.data(), path.size(), &options),
+        model.config().vocabulary_size, model.config().width);
+  }
+
+  // Writes a file, whole or not at all.
+  void save(std::string_view path) const {
+    detail::check(rt_decode_session_save(get(), path.data(), path.size()));
+  }
+
   // Decodes one token and gives the logits of the next one, [vocabulary_size].
   std::vector<float> step(std::uint32_t token) {
     std::vector<float> logits(vocabulary_size_);
@@ -56,12 +72,28 @@ class DecodeSession {
                                             &required));
   }
 
+  // As prefill, and gives the final hidden states (after the final norm) of tokens [first, tokens.size()), [rows, width].
+  std::vector<float> hidden_states(std::span<const std::uint32_t> tokens, std::uint64_t first = 0) {
+    std::vector<float> states(first < tokens.size() ? (tokens.size() - first) * width_ : 0);
+    std::uint64_t required = 0;
+    detail::check(rt_decode_session_hidden_states(get(), tokens.data(), tokens.size(), first, states.data(),
+                                                  states.size(), &required));
+    return states;
+  }
+
+  rt_decode_session_usage usage() const {
+    rt_decode_session_usage usage{};
+    usage.struct_size = sizeof usage;
+    detail::check(rt_decode_session_get_usage(get(), &usage));
+    return usage;
+  }
+
   void reset() { detail::check(rt_decode_session_reset(get())); }
   void truncate(std::uint64_t new_size) { detail::check(rt_decode_session_truncate(get(), new_size)); }
 
   // A second session with the same tokens; pages are shared until one of them writes.
   DecodeSession fork() const {
-    return DecodeSession(detail::make<Handle>(rt_decode_session_fork, get()), vocabulary_size_);
+    return DecodeSession(detail::make<Handle>(rt_decode_session_fork, get()), vocabulary_size_, width_);
   }
 
   std::uint64_t size() const { return number<std::uint64_t>(rt_decode_session_size); }
@@ -74,13 +106,14 @@ class DecodeSession {
  private:
   using Handle = detail::Owned<rt_decode_session, rt_decode_session_release>;
 
-  DecodeSession(Handle handle, std::uint32_t vocabulary_size)
-      : handle_(std::move(handle)), vocabulary_size_(vocabulary_size) {}
+  DecodeSession(Handle handle, std::uint32_t vocabulary_size, std::uint32_t width)
+      : handle_(std::move(handle)), vocabulary_size_(vocabulary_size), width_(width) {}
 
   void create(const artifacts::Model& model, rt_decode_session_options& options, const CancelFlag* cancel) {
     options.cancel = cancel ? cancel->get() : nullptr;
     handle_ = detail::make<Handle>(rt_model_decode_session_create, model.get(), &options);
     vocabulary_size_ = model.config().vocabulary_size;
+    width_ = model.config().width;
   }
 
   template <class Number>
@@ -91,7 +124,7 @@ class DecodeSession {
   }
 
   Handle handle_;
-  std::uint32_t vocabulary_size_ = 0;
+  std::uint32_t vocabulary_size_ = 0, width_ = 0;
 };
 
 // One token for each of several sessions of one model as one batch, all or none; logits [sessions.size(),

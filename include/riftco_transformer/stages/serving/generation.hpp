@@ -25,9 +25,11 @@ enum class FinishReason : std::int32_t {
 
 struct GenerationPiece {
   std::string_view text;  // became certain with this token, maybe empty; valid until the engine's next call
-  std::optional<std::uint32_t> token;  // none in a last piece that only gives what was held back
-  float log_probability = 0;           // of the token under the model's distribution
+  std::optional<std::uint32_t> token;   // none in a last piece that only gives what was held back
+  float log_probability = 0;            // of the token under the raw distribution (rt_token_probability)
+  float processed_log_probability = 0;  // under the one that it was drawn from
   FinishReason finish = FinishReason::None;
+  std::span<const rt_token_probability> alternatives = {};  // best first; valid until the engine's next call
 };
 
 struct GenerationResult {
@@ -58,14 +60,26 @@ class GenerationEngine {
     detail::check(rt_generator_start_tokens(get(), prompt.data(), prompt.size(), &options.value));
   }
 
+  // An engine that goes on from the same point of the running generation, over shared pages, with random numbers of its
+  // own: choice i of a prompt. A generation that was started is choice 0.
+  GenerationEngine fork(std::uint64_t choice) const {
+    return GenerationEngine(detail::make<Handle>(rt_generator_fork, get(), choice));
+  }
+
+  // Ends the running generation, if there is one.
+  void stop() { detail::check(rt_generator_stop(get())); }
+
   // Samples a token; to be called until the piece's `finish` is not None.
   GenerationPiece next() {
     rt_generation_piece piece{};
     piece.struct_size = sizeof piece;
     detail::check(rt_generator_next(get(), &piece));
     return {std::string_view(piece.bytes, piece.size),
-            piece.token == RT_NO_TOKEN ? std::nullopt : std::optional(piece.token), piece.log_probability,
-            FinishReason(piece.finish)};
+            piece.token == RT_NO_TOKEN ? std::nullopt : std::optional(piece.token),
+            piece.log_probability,
+            piece.processed_log_probability,
+            FinishReason(piece.finish),
+            std::span(piece.alternatives, piece.alternative_count)};
   }
 
   // What next() will sample from, [vocabulary_size], writable; valid until the engine's next call.
@@ -85,6 +99,11 @@ class GenerationEngine {
   template <class Prompt>
   GenerationResult generate(const Prompt& prompt, const GenerationConfig& config = {}) {
     start(prompt, config);
+    return finish();
+  }
+
+  // The rest of the running generation.
+  GenerationResult finish() {
     GenerationResult result;
     while (result.finish == FinishReason::None) {
       const GenerationPiece piece = next();
@@ -111,11 +130,14 @@ class GenerationEngine {
  private:
   using Handle = detail::Owned<rt_generator, rt_generator_release>;
 
+  explicit GenerationEngine(Handle handle) : handle_(std::move(handle)) {}
+
   // The C struct of a config; refers into it.
   struct Options {
     explicit Options(const GenerationConfig& config)
         : value(detail::defaults<rt_generation_options>(rt_generation_options_init)) {
       for (const std::string& text : config.stop_strings) stop_strings.push_back({text.data(), text.size()});
+      for (const LogitBias& bias : config.logit_bias) logit_bias.push_back({bias.token, bias.bias});
       value.max_new_tokens = config.max_new_tokens;
       value.seed = config.seed;
       value.temperature = config.temperature;
@@ -130,12 +152,21 @@ class GenerationEngine {
       value.stop_string_count = stop_strings.size();
       value.stop_tokens = config.stop_tokens.data();
       value.stop_token_count = config.stop_tokens.size();
+      value.min_new_tokens = config.min_new_tokens;
+      value.repetition_penalty = config.repetition_penalty;
+      value.presence_penalty = config.presence_penalty;
+      value.frequency_penalty = config.frequency_penalty;
+      value.penalty_window = config.penalty_window;
+      value.logit_bias = logit_bias.data();
+      value.logit_bias_count = logit_bias.size();
+      value.alternatives = config.alternatives;
       value.cancel = config.cancel ? config.cancel->get() : nullptr;
     }
     Options(const Options&) = delete;
     Options& operator=(const Options&) = delete;
 
     std::vector<rt_text> stop_strings;
+    std::vector<rt_logit_bias> logit_bias;
     rt_generation_options value;
   };
 
