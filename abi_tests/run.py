@@ -207,7 +207,9 @@ def check_baseline(prefix: Prefix, work: Path) -> None:
 def build(prefix: Prefix, work: Path, compiler: str, source: Path) -> Path:
     flags = C_FLAGS if source.suffix == ".c" else CPP_FLAGS
     program = work / f"{source.stem}-{compiler}"
-    run([compiler, *flags, *prefix.cflags, "-I", HERE, source, "-o", program, *prefix.libs, "-pthread"])
+    run(
+        [compiler, *flags, *prefix.cflags, "-I", HERE, source, "-o", program, *prefix.libs, "-pthread", "-lm"]
+    )
     return program
 
 
@@ -239,27 +241,29 @@ def small_model(prefix: Prefix, work: Path) -> Path:
 
 
 def check_examples(prefix: Prefix, work: Path) -> None:
+    """The C and the C++ example of each pair print the same, and know how they are used."""
+    for pair in (("generate.c", "serving_stack.cpp"), ("branches.c", "branches.cpp")):
+        texts = {check_example(prefix, work, EXAMPLES / name) for name in pair}
+        if len(texts) != 1:
+            raise Failure(f"the examples {pair} wrote different texts: {texts}")
+
+
+def check_example(prefix: Prefix, work: Path, source: Path) -> bytes:
     model = small_model(prefix, work)
-    texts = set()
-    for compilers, source in (
-        (list(COMPILERS), EXAMPLES / "generate.c"),
-        (list(COMPILERS.values()), EXAMPLES / "serving_stack.cpp"),
-    ):
-        program = [build(prefix, work, compiler, source) for compiler in compilers][-1]
-        done = example(prefix, program, model, "Once upon a time", "8")
-        if done.returncode != 0 or not done.stdout:
-            raise Failure(
-                f"{source.name} {model}: exit status {done.returncode}, {done.stdout!r} {done.stderr!r}"
-            )
-        texts.add(done.stdout)
-        usage = example(prefix, program)
-        if usage.returncode != 2 or b"usage" not in usage.stderr or usage.stdout:
-            raise Failure(f"{source.name} without arguments: {usage}")
-        missing = example(prefix, program, work / "missing.gguf", "Once")
-        if missing.returncode != 1 or b"missing.gguf" not in missing.stderr or missing.stdout:
-            raise Failure(f"{source.name} with a missing file: {missing}")
-    if len(texts) != 1:
-        raise Failure(f"the examples wrote different texts: {texts}")
+    compilers = list(COMPILERS) if source.suffix == ".c" else list(COMPILERS.values())
+    program = [build(prefix, work, compiler, source) for compiler in compilers][-1]
+    done = example(prefix, program, model, "Once upon a time", "8")
+    if done.returncode != 0 or not done.stdout:
+        raise Failure(
+            f"{source.name} {model}: exit status {done.returncode}, {done.stdout!r} {done.stderr!r}"
+        )
+    usage = example(prefix, program)
+    if usage.returncode != 2 or b"usage" not in usage.stderr or usage.stdout:
+        raise Failure(f"{source.name} without arguments: {usage}")
+    missing = example(prefix, program, work / "missing.gguf", "Once")
+    if missing.returncode != 1 or b"missing.gguf" not in missing.stderr or missing.stdout:
+        raise Failure(f"{source.name} with a missing file: {missing}")
+    return done.stdout
 
 
 def check_documented_program(prefix: Prefix, work: Path) -> None:

@@ -526,8 +526,8 @@ static void test_save(void) {
           "session is NULL");
   REFUSED(rt_model_decode_session_load(model, nowhere, sizeof nowhere - 1, NULL, &loaded), RT_INPUT_OUTPUT,
           "no/folder");
-  REFUSED(rt_model_decode_session_load(other_model, path, sizeof path - 1, NULL, &loaded), RT_INVALID_ARGUMENT,
-          "saved from another model");
+  REFUSED(rt_model_decode_session_load(other_model, path, sizeof path - 1, NULL, &loaded),
+          RT_INVALID_ARGUMENT, "saved from another model");
   OK(rt_decode_session_options_init(&options, sizeof options));
   options.element_type = RT_KV_ELEMENT_F16;
   REFUSED(rt_model_decode_session_load(model, path, sizeof path - 1, &options, &loaded), RT_INVALID_ARGUMENT,

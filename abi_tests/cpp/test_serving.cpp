@@ -1,6 +1,8 @@
 // The C++ classes: test_serving REPORT SCRATCH_FOLDER. Failures go to the report; nothing is printed.
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -116,6 +118,17 @@ void test_sessions() {
   THROWS(RT_INVALID_ARGUMENT, "sessions[1] is NULL",
          serve::step_many(batch, std::vector<std::uint32_t>{9, 9}, rows));
 
+  paged.save("saved.session");
+  serve::DecodeSession loaded = serve::DecodeSession::load(model, "saved.session", &pool);
+  std::remove("saved.session");
+  CHECK(loaded.size() == paged.size() && loaded.usage().block_count == paged.usage().block_count);
+  const std::array<std::uint32_t, 2> more = {5, 6};
+  const std::vector<float> states = loaded.hidden_states(more), last = paged.hidden_states(more, 1);
+  CHECK(states.size() == 2 * last.size() &&
+        std::equal(last.begin(), last.end(), states.begin() + std::ptrdiff_t(last.size())));
+  THROWS(RT_OUT_OF_RANGE, "first_row 2", loaded.hidden_states(more, 2));
+  paged.truncate(paged.size() - 2);
+
   // Sessions outlive their model; a moved-from one throws.
   { const artifacts::Model gone = std::move(model); }
   CHECK(paged.step(1) == contiguous.step(1));
@@ -163,6 +176,21 @@ void test_generation() {
   stopping.stop_strings.clear();
   stopping.stop_tokens = {result.tokens[2]};
   CHECK(engine.generate("Once", stopping).finish == serve::FinishReason::Stop);
+
+  // choices: each has its own random numbers, choice 0 is the generation itself
+  engine.start("Once", config);
+  serve::GenerationEngine first = engine.fork(0), second = engine.fork(1);
+  const serve::GenerationResult choice = second.finish();
+  CHECK(choice.text != result.text && first.finish().text == result.text &&
+        engine.finish().text == result.text);
+  engine.start("Once", config);
+  engine.stop();
+  THROWS(RT_INVALID_STATE, "no generation is running", engine.fork(1));
+  serve::GenerationConfig ruled{.max_new_tokens = 1, .logit_bias = {{'y', 1000}}, .alternatives = 3};
+  engine.start("Once", ruled);
+  const serve::GenerationPiece told = engine.next();
+  CHECK(told.token == 'y' && told.alternatives.size() == 3 && told.processed_log_probability == 0 &&
+        told.alternatives[0].log_probability >= told.alternatives[1].log_probability);
 
   THROWS(RT_INVALID_STATE, "no generation is running", engine.next());
   THROWS(RT_INVALID_ARGUMENT, "temperature", engine.generate("Once", {.temperature = -1}));

@@ -134,6 +134,22 @@ RIFTCO_INLINE F16 load16(const BFloat* p) {
       [&](int i) { return vreinterpretq_f32_u32(vshll_n_u16(load4x16bit(p + 4 * i), 16)); });
 }
 
+RIFTCO_INLINE void store16(F16 x, float* p) { x.store(p); }
+RIFTCO_INLINE void store4x16bit(void* p, uint16x4_t v) { vst1_u16(static_cast<uint16_t*>(p), v); }
+RIFTCO_INLINE void store16(F16 x, Half* p) {
+  for (int i = 0; i < 4; i++) store4x16bit(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(x.v[i])));
+}
+RIFTCO_INLINE void store16(F16 x, BFloat* p) {
+  for (int i = 0; i < 4; i++) {
+    const uint32x4_t bits = vreinterpretq_u32_f32(x.v[i]);
+    const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+    const uint32x4_t rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7FFF)));
+    const uint32x4_t quiet = vorrq_u32(bits, vdupq_n_u32(0x400000));
+    const uint32x4_t number = vceqq_f32(x.v[i], x.v[i]);
+    store4x16bit(p + 4 * i, vshrn_n_u32(vbslq_u32(number, rounded, quiet), 16));
+  }
+}
+
 RIFTCO_INLINE F16 to_float(I16 x) {
   return each_quarter<F16>([&](int i) { return vcvtq_f32_s32(x.v[i]); });
 }
