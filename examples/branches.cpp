@@ -56,9 +56,9 @@ void run(const char* path, const char* prompt, std::uint64_t count) {
   std::array<std::vector<std::uint32_t>, 2> tokens;
   std::vector<float> rows(2 * vocabulary);
   for (std::uint64_t i = 0; i < count; ++i) {
-    for (int b : {0, 1}) tokens[b].push_back(next[b]);
+    for (const std::size_t b : {0u, 1u}) tokens[b].push_back(next[b]);
     serve::step_many(std::array{&first, &second}, next, rows);
-    for (std::size_t b : {0, 1}) next[b] = best(std::span(rows).subspan(b * vocabulary, vocabulary));
+    for (const std::size_t b : {0u, 1u}) next[b] = best(std::span(rows).subspan(b * vocabulary, vocabulary));
   }
   const double similarity =
       cosine(hidden_state(first, tokens[0].back()), hidden_state(second, tokens[1].back()));

@@ -419,21 +419,22 @@ static void test_rules(void) {
   CHECK(piece.token == 65 && piece.finish == RT_FINISH_STOP);
 
   bias[0].token = 256;
-  REFUSED(start("abc"), RT_OUT_OF_RANGE, "token 256 of the logit bias");
+  REFUSED(rt_generator_start(generator, "abc", 3, &options), RT_OUT_OF_RANGE, "token 256 of the logit bias");
   options.logit_bias = NULL;
-  REFUSED(start("abc"), RT_INVALID_ARGUMENT, "options.logit_bias is NULL");
+  REFUSED(rt_generator_start(generator, "abc", 3, &options), RT_INVALID_ARGUMENT,
+          "options.logit_bias is NULL");
   options.logit_bias_count = 0;
   options.alternatives = RT_MAX_ALTERNATIVES + 1;
-  REFUSED(start("abc"), RT_OUT_OF_RANGE, "65 alternatives");
+  REFUSED(rt_generator_start(generator, "abc", 3, &options), RT_OUT_OF_RANGE, "65 alternatives");
   options.alternatives = 0;
   options.reserved = 1;
-  REFUSED(start("abc"), RT_INVALID_ARGUMENT, "options.reserved is 1");
+  REFUSED(rt_generator_start(generator, "abc", 3, &options), RT_INVALID_ARGUMENT, "options.reserved is 1");
   options.reserved = 0;
   options.repetition_penalty = 0;
-  REFUSED(start("abc"), RT_INVALID_ARGUMENT, "repetition_penalty 0");
+  REFUSED(rt_generator_start(generator, "abc", 3, &options), RT_INVALID_ARGUMENT, "repetition_penalty 0");
   options.repetition_penalty = 1;
   options.min_new_tokens = 9;
-  REFUSED(start("abc"), RT_INVALID_ARGUMENT, "min_new_tokens 9");
+  REFUSED(rt_generator_start(generator, "abc", 3, &options), RT_INVALID_ARGUMENT, "min_new_tokens 9");
   options.min_new_tokens = 0;
   OK(start("abc"));
 }

@@ -178,11 +178,13 @@ void test_generation() {
   CHECK(engine.generate("Once", stopping).finish == serve::FinishReason::Stop);
 
   // choices: each has its own random numbers, choice 0 is the generation itself
-  engine.start("Once", config);
-  serve::GenerationEngine first = engine.fork(0), second = engine.fork(1);
+  const serve::PagedKvCachePool large(model, 3, 66);
+  serve::GenerationEngine source(model, tokenizer, large);
+  source.start("Once", config);
+  serve::GenerationEngine first = source.fork(0), second = source.fork(1);
   const serve::GenerationResult choice = second.finish();
   CHECK(choice.text != result.text && first.finish().text == result.text &&
-        engine.finish().text == result.text);
+        source.finish().text == result.text);
   engine.start("Once", config);
   engine.stop();
   THROWS(RT_INVALID_STATE, "no generation is running", engine.fork(1));

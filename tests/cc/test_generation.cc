@@ -621,9 +621,13 @@ TEST(Generation, AFailedReplayEmptiesTheCache) {
 TEST(Generation, SteadyStateAllocatesNothing) {
   const auto model = small_model(512);
   Generator generator(model, nullptr, nullptr);
-  const GenerationOptions options{.max_new_tokens = 200,
-                                  .sampling = {.temperature = 1, .top_k = 40, .top_p = 0.9f, .min_p = 0.01f},
-                                  .stop_strings = {"never said by chance"}};
+  GenerationOptions options{.max_new_tokens = 200,
+                            .sampling = {.temperature = 1, .top_k = 40, .top_p = 0.9f, .min_p = 0.01f},
+                            .min_new_tokens = 100,
+                            .stop_strings = {"never said by chance"},
+                            .stop_tokens = {1}};
+  options.sampling.alternatives = kMaxAlternatives;
+  options.rules = {.bias = {{1, -20.0f}}, .repetition_penalty = 1.1f, .presence_penalty = 0.1f};
   generate(generator, "abc", options);
   generator.start("xyz", options);
   generator.next();
@@ -631,6 +635,32 @@ TEST(Generation, SteadyStateAllocatesNothing) {
   while (generator.next().finish == Finish::none) continue;
   EXPECT_EQ(buffer_allocations(), buffers);
   EXPECT_EQ(test::new_calls(), news);
+}
+
+// A fork has all that the generation has: the text held back, tokens, logits; and goes on by itself.
+TEST(Generation, ForksGoOnFromAnyPoint) {
+  const auto model = small_model();
+  Generator generator(model, nullptr, make_kv_cache_factory(*model, {.page_size = 5, .page_count = 60}));
+  EXPECT_EQ(failure_of([&] { generator.fork(1); }).status, Status::invalid_state);
+  const GenerationOptions options{
+      .max_new_tokens = 40, .sampling = {.temperature = 1, .seed = 4}, .stop_strings = {"stop", "held"}};
+  const Output whole = generate(generator, "abc", options);
+  generator.start("abc", options);
+  Output so_far;
+  for (int i = 0; i < 9; ++i) take(generator, so_far);
+  const auto same = generator.fork(0), other = generator.fork(1), again = generator.fork(1);
+  EXPECT_EQ(run(*same, so_far), whole);
+  const Output different = run(*other, so_far);
+  EXPECT_NE(different, whole);
+  EXPECT_EQ(run(generator, so_far), whole);
+  generator.start("xyz", options);  // gives the shared pages back
+  EXPECT_EQ(run(*again, so_far), different);
+
+  generator.start("abc", options);
+  scripted(generator, "sto");
+  const auto held = generator.fork(0);
+  EXPECT_EQ(scripted(*held, "p").finish, Finish::stop);
+  EXPECT_EQ(scripted(generator, "x").text, "stox");
 }
 
 TEST(Generation, FactoriesAreInterchangeable) {

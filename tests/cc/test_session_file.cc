@@ -1,6 +1,5 @@
 // Saved sessions: the same bits in any cache and on any instruction set, and files that are refused.
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <cmath>
