@@ -8,7 +8,7 @@ int main(int argc, char** argv) {
   rt_status status = argc == 2 ? RT_OK : RT_INVALID_ARGUMENT;
   if (status == RT_OK) status = rt_tokenizer_create_byte(&tokenizer);
   if (status == RT_OK) status = rt_model_create(NULL, tokenizer, 1, NULL, &model);
-  if (status == RT_OK) status = rt_model_save(model, argv[1], strlen(argv[1]));
+  if (status == RT_OK) status = rt_model_save(model, argv[1], strlen(argv[1]), NULL);
   rt_model_release(model);
   rt_tokenizer_release(tokenizer);
   return (int)status;

@@ -56,7 +56,7 @@ static void test_log(void) {
   REFUSED(rt_log_set_callback(NULL, NULL, -1), RT_INVALID_ARGUMENT, "level is -1");
   snprintf(path, sizeof path, "%s/model.rift", check_scratch);
   OK(rt_model_create(NULL, NULL, 1, NULL, &model));
-  OK(rt_model_save(model, path, strlen(path)));
+  OK(rt_model_save(model, path, strlen(path), NULL));
   rt_model_release(model);
 
   OK(rt_model_load(path, strlen(path), NULL, &model)); /* silent by default */

@@ -195,7 +195,7 @@ int main(int argc, char** argv) {
   OK(rt_tokenizer_create_byte(&tokenizer));
   OK(rt_model_create(NULL, tokenizer, 1, NULL, &model));
   logits_of(model, expected);
-  OK(rt_model_save(model, path, strlen(path)));
+  OK(rt_model_save(model, path, strlen(path), NULL));
   rt_model_release(model);
   rt_tokenizer_release(tokenizer);
   file = fopen(path, "rb");

@@ -139,16 +139,16 @@ static void test_save_and_load(void) {
   char missing[600];
   FILE* file;
   snprintf(missing, sizeof missing, "%s/no/such/folder.rift", check_scratch);
-  REFUSED(rt_model_save(model, missing, strlen(missing)), RT_INPUT_OUTPUT, "no/such");
-  REFUSED(rt_model_save(NULL, path, strlen(path)), RT_INVALID_ARGUMENT, "model is NULL");
-  REFUSED(rt_model_save(model, NULL, 4), RT_INVALID_ARGUMENT, "path is NULL");
-  REFUSED(rt_model_save(model, "a\0b", 3), RT_INVALID_ARGUMENT, "NUL");
+  REFUSED(rt_model_save(model, missing, strlen(missing), NULL), RT_INPUT_OUTPUT, "no/such");
+  REFUSED(rt_model_save(NULL, path, strlen(path), NULL), RT_INVALID_ARGUMENT, "model is NULL");
+  REFUSED(rt_model_save(model, NULL, 4, NULL), RT_INVALID_ARGUMENT, "path is NULL");
+  REFUSED(rt_model_save(model, "a\0b", 3, NULL), RT_INVALID_ARGUMENT, "NUL");
   REFUSED(rt_model_load(missing, strlen(missing), NULL, &loaded), RT_INPUT_OUTPUT, "no/such");
   REFUSED(rt_model_load("a\0b", 3, NULL, &loaded), RT_INVALID_ARGUMENT, "NUL");
   REFUSED(rt_model_load(NULL, 1, NULL, &loaded), RT_INVALID_ARGUMENT, "path is NULL");
   CHECK(rt_model_load(NULL, 0, NULL, &loaded) != RT_OK && loaded == NULL);
 
-  OK(rt_model_save(model, path, strlen(path)));
+  OK(rt_model_save(model, path, strlen(path), NULL));
   REFUSED(rt_model_load(path, strlen(path), NULL, NULL), RT_INVALID_ARGUMENT, "model is NULL");
   OK(rt_model_load(path, strlen(path), NULL, &loaded));
   OK(rt_model_logits(model, &token, 1, NULL, before, VOCABULARY, &required));

@@ -68,8 +68,15 @@ static rt_status use_session_options(void* p) {
 
 static rt_status use_generation_options(void* p) { return rt_generator_start(generator, "a", 1, p); }
 
+static rt_status use_save_options(void* p) {
+  /* To where nobody can write: the options were right when that is what is wrong. */
+  const rt_status status = rt_model_save(model, "/nowhere/at/all/model.rift", 26, p);
+  return status == RT_INPUT_OUTPUT ? rt_backend_check(RT_BACKEND_CPU) : status;
+}
+
 static rt_status fill_config(void* p) { return rt_model_get_config(model, p); }
 static rt_status fill_info(void* p) { return rt_model_get_info(model, p); }
+static rt_status fill_parameter_info(void* p) { return rt_model_parameter(model, 0, p); }
 static rt_status fill_tokenizer_info(void* p) { return rt_tokenizer_get_info(tokenizer, p); }
 static rt_status fill_usage(void* p) { return rt_kv_cache_factory_get_usage(factory, p); }
 static rt_status fill_session_usage(void* p) { return rt_decode_session_get_usage(session, p); }
@@ -83,6 +90,7 @@ static rt_status init_model_load_options(void* p, uint64_t size) {
   return rt_model_load_options_init(p, size);
 }
 static rt_status init_model_config(void* p, uint64_t size) { return rt_model_config_init(p, size); }
+static rt_status init_save_options(void* p, uint64_t size) { return rt_model_save_options_init(p, size); }
 static rt_status init_encode_options(void* p, uint64_t size) { return rt_encode_options_init(p, size); }
 static rt_status init_factory_options(void* p, uint64_t size) {
   return rt_kv_cache_factory_options_init(p, size);
@@ -105,6 +113,7 @@ static const input inputs[] = {
     {"rt_model_load_options", 48, sizeof(rt_model_load_options), init_model_load_options,
      use_model_load_options},
     {"rt_model_config", 136, sizeof(rt_model_config), init_model_config, use_model_config},
+    {"rt_model_save_options", 48, sizeof(rt_model_save_options), init_save_options, use_save_options},
     {"rt_encode_options", 32, sizeof(rt_encode_options), init_encode_options, use_encode_options},
     {"rt_kv_cache_factory_options", 48, sizeof(rt_kv_cache_factory_options), init_factory_options,
      use_factory_options},
@@ -122,7 +131,8 @@ typedef struct {
 
 static const output outputs[] = {
     {"rt_model_config", 136, sizeof(rt_model_config), fill_config},
-    {"rt_model_info", 48, sizeof(rt_model_info), fill_info},
+    {"rt_model_info", 64, sizeof(rt_model_info), fill_info},
+    {"rt_parameter_info", 48, sizeof(rt_parameter_info), fill_parameter_info},
     {"rt_tokenizer_info", 32, sizeof(rt_tokenizer_info), fill_tokenizer_info},
     {"rt_kv_cache_usage", 48, sizeof(rt_kv_cache_usage), fill_usage},
     {"rt_decode_session_usage", 32, sizeof(rt_decode_session_usage), fill_session_usage},

@@ -3,6 +3,7 @@
 #include "capi/arguments.h"
 #include "capi/handles.h"
 #include "model/load.h"
+#include "model/save.h"
 
 using namespace riftco;
 using namespace riftco::capi;
@@ -11,6 +12,7 @@ static_assert(RT_POSITION_ROTARY == int32_t(PositionKind::rotary) && RT_NORM_RMS
 static_assert(RT_ACTIVATION_GELU_TANH == int32_t(Activation::gelu_tanh));
 static_assert(RT_ROTARY_SCALING_FACTORS == int32_t(RotaryScaling::factors));
 static_assert(RT_ACTIVATION_SILU_GATED == int32_t(Activation::silu_gated));
+static_assert(int(FileFormat::hugging_face) == RT_FORMAT_HUGGING_FACE - RT_FORMAT_RIFT);
 static_assert(int(RT_BIAS_Q) == int(kBiasQ) && int(RT_BIAS_NORMS) == int(kBiasNorms));
 
 namespace {
@@ -22,6 +24,24 @@ LoadOptions load_options(const rt_model_load_options* given) {
           .memory_limit = options.memory_limit == 0 ? UINT64_MAX : options.memory_limit,
           .progress = Progress("loading", cancel_flag(options.cancel, "options.cancel"), options.progress,
                                options.progress_user_data)};
+}
+
+SaveOptions save_options(const rt_model_save_options* given, std::string_view path) {
+  static constexpr std::optional<DType> kTypes[] = {std::nullopt, DType::f32, DType::f16, DType::bf16,
+                                                    DType::q8_0};  // by RT_TYPE_*
+  const rt_model_save_options options = read_struct(given, rt_model_save_options{}, "options");
+  const int32_t format = choice_argument<int32_t>(options.format, RT_FORMAT_HUGGING_FACE, "options.format");
+  return {.format = format == RT_FORMAT_BY_PATH ? format_of_path(path) : FileFormat(format - RT_FORMAT_RIFT),
+          .type = kTypes[choice_argument<int32_t>(options.type, RT_TYPE_Q8_0, "options.type")],
+          .shard_bytes = options.shard_bytes == 0 ? SaveOptions{}.shard_bytes : options.shard_bytes,
+          .progress = Progress("saving", cancel_flag(options.cancel, "options.cancel"), options.progress,
+                               options.progress_user_data)};
+}
+
+void check_index(uint64_t index, uint64_t count, const char* what) {
+  if (index >= count)
+    fail(Status::out_of_range, "%s %" PRIu64 " is not below the %" PRIu64 " that there are", what, index,
+         count);
 }
 
 std::shared_ptr<const File> buffer_argument(const void* data, uint64_t size) {
@@ -156,10 +176,16 @@ rt_status rt_model_create(const rt_model_config* config, const rt_tokenizer* tok
   });
 }
 
-rt_status rt_model_save(const rt_model* model, const char* path, uint64_t path_size) {
+rt_status rt_model_save_options_init(rt_model_save_options* options, uint64_t size) {
+  return guarded(__func__, [&] { init_struct(options, size, rt_model_save_options{}, "options"); });
+}
+
+rt_status rt_model_save(const rt_model* model, const char* path, uint64_t path_size,
+                        const rt_model_save_options* options) {
   return guarded(__func__, [&] {
     const DecoderOnlyTransformer& object = *checked(model, "model").object;
-    save_rift(object, text_argument(path, path_size, "path"));
+    const std::string_view target = text_argument(path, path_size, "path");
+    save_model(object, target, save_options(options, target));
   });
 }
 
@@ -181,7 +207,64 @@ rt_status rt_model_get_info(const rt_model* model, rt_model_info* info) {
                 .parameter_count = parameter_count(object.config()),
                 .weight_bytes = weight_bytes,
                 .workspace_bytes = object.memory_bytes() - weight_bytes,
-                .session_count = object.session_count()});
+                .session_count = object.session_count(),
+                .tensor_count = object.weights().parameters().size(),
+                .metadata_count = object.metadata().size()});
+  });
+}
+
+rt_status rt_model_metadata(const rt_model* model, const char* key, uint64_t key_size, char* text,
+                            uint64_t capacity, uint64_t* required) {
+  return guarded(__func__, [&] {
+    const ModelMetadata& all = checked(model, "model").object->metadata();
+    const std::string_view wanted = text_argument(key, key_size, "key");
+    check_output(text, capacity, required, "text");
+    const auto entry = all.find(wanted);
+    if (entry == all.end())
+      fail(Status::out_of_range, "the model's file has no key %s",
+           quoted(wanted.data(), wanted.size()).c_str());
+    write_output<char>(entry->second, text, capacity, required, "text");
+  });
+}
+
+rt_status rt_model_metadata_key(const rt_model* model, uint64_t index, char* key, uint64_t capacity,
+                                uint64_t* required) {
+  return guarded(__func__, [&] {
+    const ModelMetadata& all = checked(model, "model").object->metadata();
+    check_output(key, capacity, required, "key");
+    check_index(index, all.size(), "metadata key");
+    write_output<char>(std::next(all.begin(), ptrdiff_t(index))->first, key, capacity, required, "key");
+  });
+}
+
+rt_status rt_model_parameter(const rt_model* model, uint64_t index, rt_parameter_info* info) {
+  return guarded(__func__, [&] {
+    const std::vector<ParameterInfo>& all = checked(model, "model").object->weights().parameters();
+    const OutputStruct output(info, "info");
+    check_index(index, all.size(), "parameter");
+    const ParameterInfo& p = all[index];
+    output.write({.struct_size = 0,
+                  .name = p.name.c_str(),
+                  .type = dtype_info(p.type).name,
+                  .rank = p.is_vector ? 1u : 2u,
+                  .shape = {p.is_vector ? p.columns : p.rows, p.is_vector ? 1 : p.columns}});
+  });
+}
+
+rt_status rt_model_read_parameter(const rt_model* model, const char* name, uint64_t name_size, float* values,
+                                  uint64_t capacity, uint64_t* required) {
+  return guarded(__func__, [&] {
+    const Weights& weights = checked(model, "model").object->weights();
+    const std::string_view wanted = text_argument(name, name_size, "name");
+    check_output(values, capacity, required, "values");
+    const auto p = std::ranges::find(weights.parameters(), wanted, &ParameterInfo::name);
+    if (p == weights.parameters().end())
+      fail(Status::out_of_range, "the model has no parameter %s",
+           quoted(wanted.data(), wanted.size()).c_str());
+    *required = uint64_t(p->rows) * p->columns;
+    if (!values) return;
+    check_capacity(capacity, *required, "values");
+    weights.read_floats(size_t(p - weights.parameters().begin()), values);
   });
 }
 

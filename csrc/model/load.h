@@ -31,9 +31,6 @@ std::string inspect_model(std::shared_ptr<const File> file);
 // The tokenizer of such a file or folder, or of a tokenizer.json.
 std::shared_ptr<const Tokenizer> load_tokenizer(std::string_view path);
 
-// Writes a .rift file, whole or not at all; loading it gives the same bits.
-void save_rift(const DecoderOnlyTransformer& model, std::string_view path);
-
 // Random float32 parameters: normal with deviation 0.02, norms one, biases zero; from the seed alone. `tokenizer` may be null.
 std::shared_ptr<DecoderOnlyTransformer> create_model(const ModelConfig& config,
                                                      std::shared_ptr<const Tokenizer> tokenizer,

@@ -173,4 +173,13 @@ void Weights::get_rows(size_t index, uint32_t first, uint32_t rows, std::byte* f
   }
 }
 
+void Weights::read_floats(size_t index, float* values) const {
+  const ParameterInfo& p = parameters_.at(index);
+  std::vector<std::byte> row(row_bytes(p.type, p.columns));
+  for (uint32_t r = 0; r < p.rows; r++) {
+    get_rows(index, r, 1, row.data());
+    dequantise(p.type, row.data(), {values + size_t(r) * p.columns, p.columns});
+  }
+}
+
 }  // namespace riftco

@@ -49,6 +49,9 @@ class Weights {
   // The same rows back, bit for bit.
   void get_rows(size_t index, uint32_t first, uint32_t rows, std::byte* file_rows) const;
 
+  // All of it as floats, which hold each value exactly.
+  void read_floats(size_t index, float* values) const;
+
   // What Weights of these parameters would hold, in bytes.
   static size_t packed_bytes(const Device& device, const std::vector<ParameterInfo>& parameters);
 

@@ -109,4 +109,18 @@ struct GgufTokenizerMetadata {
 std::shared_ptr<const Tokenizer> tokenizer_from_gguf(const GgufTokenizerMetadata& metadata,
                                                      const std::string& where);
 
+// The same, to be written.
+struct GgufTokenizer {
+  std::string model, pre;
+  std::vector<std::string> tokens, merges;
+  std::vector<int32_t> token_types;
+  std::vector<float> scores;
+  std::vector<std::pair<std::string, uint32_t>> ids;  // "bos": of tokenizer.ggml.bos_token_id, ...
+  std::vector<std::pair<std::string, bool>> flags;    // "add_bos_token", ...
+  std::string chat_template;
+};
+// With tokens that nothing stands for behind the tokenizer's own, up to the model's vocabulary size.
+// unsupported, by name, for what would not encode to the same ids when it is read back.
+GgufTokenizer to_gguf_tokenizer(const Tokenizer& tokenizer, uint32_t vocabulary_size);
+
 }  // namespace riftco

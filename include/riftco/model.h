@@ -114,8 +114,41 @@ RT_API rt_status RT_CALL rt_model_create(const rt_model_config* config, const rt
                                          uint64_t seed, const rt_model_load_options* options,
                                          rt_model** model);
 
-/* Writes a .rift file: complete or not at all. */
-RT_API rt_status RT_CALL rt_model_save(const rt_model* model, const char* path, uint64_t path_size);
+/* --- files ----------------------------------------------------------------------------------------------------------- */
+
+/* By the path: its suffix .gguf or .rift; a folder that is there, a name without a suffix or with "/" at its
+ * end is a Hugging Face folder. */
+enum { RT_FORMAT_BY_PATH = 0, RT_FORMAT_RIFT = 1, RT_FORMAT_GGUF = 2, RT_FORMAT_HUGGING_FACE = 3 };
+
+/* Element types of matrices that can be written. */
+enum {
+  RT_TYPE_KEEP = 0, /* as they are */
+  RT_TYPE_F32 = 1,
+  RT_TYPE_F16 = 2,
+  RT_TYPE_BF16 = 3,
+  RT_TYPE_Q8_0 = 4, /* blocks of 32 by the GGUF format's rule; not in a Hugging Face folder */
+  RT_TYPE_Q4_0 = 5
+};
+
+typedef struct rt_model_save_options {
+  uint64_t struct_size;
+  int32_t format;                /* RT_FORMAT_*; default by the path */
+  int32_t type;                  /* RT_TYPE_*; default keep */
+  const rt_cancel* cancel;       /* or NULL; a cancelled save leaves nothing */
+  rt_progress_callback progress; /* or NULL */
+  void* progress_user_data;
+  uint64_t shard_bytes; /* tensors in one file of a Hugging Face folder; 0 (default): 5,000,000,000 */
+} rt_model_save_options;
+
+RT_API rt_status RT_CALL rt_model_save_options_init(rt_model_save_options* options, uint64_t size);
+
+/* Writes a model with its tokenizer: complete or not at all. An existing file is replaced; an existing folder
+ * must be empty. What the format cannot hold exactly, other than by the rounding of `type`, is RT_UNSUPPORTED,
+ * by name. A kept .rift file gives the same bits when it is loaded. */
+RT_API rt_status RT_CALL rt_model_save(const rt_model* model, const char* path, uint64_t path_size,
+                                       const rt_model_save_options* options);
+
+/* --- looking into a model -------------------------------------------------------------------------------------------- */
 
 typedef struct rt_model_info {
   uint64_t struct_size;
@@ -125,10 +158,37 @@ typedef struct rt_model_info {
   uint64_t weight_bytes;    /* packed weights in memory */
   uint64_t workspace_bytes; /* activation memory reserved by sessions and steps so far */
   uint64_t session_count;   /* decode sessions alive */
+  uint64_t tensor_count;    /* parameters by name: rt_model_parameter */
+  uint64_t metadata_count;  /* keys: rt_model_metadata_key */
 } rt_model_info;
 
 RT_API rt_status RT_CALL rt_model_get_config(const rt_model* model, rt_model_config* config);
 RT_API rt_status RT_CALL rt_model_get_info(const rt_model* model, rt_model_info* info);
+
+/* What the model's file says beside what is computed, as text by key: the keys of a GGUF file (a list is
+ * JSON), of config.json, or of a .rift file. Long lists, a vocabulary, are left out. A key that is not there is
+ * RT_OUT_OF_RANGE. capacity and *required count bytes. */
+RT_API rt_status RT_CALL rt_model_metadata(const rt_model* model, const char* key, uint64_t key_size,
+                                           char* text, uint64_t capacity, uint64_t* required);
+/* Key number `index`, below rt_model_info.metadata_count, in the order of their bytes. */
+RT_API rt_status RT_CALL rt_model_metadata_key(const rt_model* model, uint64_t index, char* key,
+                                               uint64_t capacity, uint64_t* required);
+
+typedef struct rt_parameter_info {
+  uint64_t struct_size;
+  const char* name; /* "layers.0.q.weight", ends with NUL; the model's, as is type */
+  const char* type; /* as it is kept: "f32", "bf16", "q8_0", ... */
+  uint64_t rank;    /* 1 or 2 */
+  uint64_t shape[2]; /* [elements, 1] or [outputs, inputs] */
+} rt_parameter_info;
+
+/* Parameter number `index`, below rt_model_info.tensor_count. */
+RT_API rt_status RT_CALL rt_model_parameter(const rt_model* model, uint64_t index, rt_parameter_info* info);
+
+/* The values of a parameter as float32, which holds each of them exactly, rows one after another. A name that
+ * is not there is RT_OUT_OF_RANGE. capacity and *required count floats. */
+RT_API rt_status RT_CALL rt_model_read_parameter(const rt_model* model, const char* name, uint64_t name_size,
+                                                 float* values, uint64_t capacity, uint64_t* required);
 
 /* A new reference to the model's tokenizer; RT_INVALID_STATE where the file has none. */
 RT_API rt_status RT_CALL rt_model_tokenizer(const rt_model* model, rt_tokenizer** tokenizer);

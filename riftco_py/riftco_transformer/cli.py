@@ -7,23 +7,27 @@ of the output has gone.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import sys
 from enum import Enum
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from . import __version__
+from . import __version__, hub
 from .artifacts import ModelBundle
+from .console import ReaderGone, note, write, write_json
 from .errors import RiftcoError
+from .library import complete_model
+from .model_commands import JsonOption, convert, ls, rm
 from .pull import MODELS, cached_path, pull, resolve
 from .serving import GenerationResult, GenerationStats, TextGenerator
+from .token_view import token_rows
+from .tokenizer import Tokenizer
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 class Backend(str, Enum):
@@ -52,19 +56,21 @@ class CacheType(str, Enum):
 
 ModelArgument = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="A .gguf or .rift file, a Hugging Face folder, or a pulled name."),
+    typer.Argument(
+        metavar="MODEL",
+        help="A .gguf or .rift file, a Hugging Face folder, or a pulled name.",
+        autocompletion=complete_model,
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
+app.command()(convert)
+app.command()(ls)
+app.command()(rm)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        _write(f"riftco {__version__}\n")
+        write(f"riftco {__version__}\n")
         raise typer.Exit
-
-
-class _ReaderGone(Exception):
-    """Nobody reads stdout or stderr any more."""
 
 
 @app.callback(invoke_without_command=True)
@@ -76,7 +82,7 @@ def riftco(
 ) -> None:
     """Load a language model, look into it, generate text with it."""
     if context.invoked_subcommand is None:
-        _write(context.get_help() + "\n")
+        write(context.get_help() + "\n")
 
 
 @app.command("generate")
@@ -158,48 +164,69 @@ def generate_command(
         try:
             for piece in stream:
                 if streaming:
-                    _write(piece)
+                    write(piece)
         finally:
             if streaming:
-                _write("\n")
+                write("\n")
     if as_json:
-        _write_json(_result_document(stream.result))
+        write_json(_result_document(stream.result))
     elif not streaming:
-        _write(stream.result.text + "\n")
-    _note(_statistics(stream.result.stats, stream.result.finish_reason))
+        write(stream.result.text + "\n")
+    note(_statistics(stream.result.stats, stream.result.finish_reason))
 
 
 @app.command("pull")
 def pull_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of: {', '.join(MODELS)}.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help=f"One of: {', '.join(MODELS)}; or hf:OWNER/REPO, or one file of it: hf:OWNER/REPO/FILE.",
+        ),
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """Fetch a model into the cache, unless it is there, and print its path.
 
-    The cache is RIFTCO_CACHE, else riftco/ in XDG_CACHE_HOME, else ~/.cache/riftco.
+    The cache is RIFTCO_CACHE, else riftco/ in XDG_CACHE_HOME, else ~/.cache/riftco. Names that begin with hf:
+    are fetched and kept by huggingface_hub (HF_HOME and its other settings hold).
     """
     console = Console(stderr=True)
-    if console.is_terminal and name in MODELS and not cached_path(name).exists():
+    if name.startswith(hub.PREFIX):
+        path = hub.fetch(name, show_progress=console.is_terminal and not as_json)
+    elif console.is_terminal and name in MODELS and not cached_path(name).exists():
         with console.status(f"Fetching {name}, {MODELS[name].size / 1e6:.0f} MB"):
             path = pull(name)
     else:
         path = pull(name)
     if as_json:
-        _write_json({"path": str(path)})
+        write_json({"path": str(path)})
     else:
-        _write(f"{path}\n")
+        write(f"{path}\n")
 
 
 @app.command("inspect")
-def inspect_command(model: ModelArgument, as_json: JsonOption = False) -> None:
+def inspect_command(
+    model: ModelArgument,
+    tokens: Annotated[
+        str | None, typer.Option("--tokens", metavar="TEXT", help="Show the tokens of a text instead.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Print what a model file holds: config, tensors, tokenizer, and an estimate of the memory it takes."""
-    bundle = ModelBundle.load(resolve(model))
-    if as_json:
-        _write_json(bundle.info)
-        return
-    from .inspect_view import render
+    from .inspect_view import render, render_tokens
 
-    _write(render(bundle))
+    path = resolve(model)
+    if tokens is not None:
+        with Tokenizer.load(path) as tokenizer:
+            rows = token_rows(tokenizer, _argument(tokens))
+        write_json({"tokens": rows}) if as_json else write(render_tokens(rows))
+        return
+    bundle = ModelBundle.load(path)
+    if as_json:
+        write_json(bundle.info)
+    else:
+        write(render(bundle))
 
 
 def _bias(text: str) -> tuple[int, float]:
@@ -245,33 +272,10 @@ def _statistics(stats: GenerationStats, finish_reason: str) -> str:
     )
 
 
-def _write(text: str) -> None:
-    """UTF-8 on stdout, whatever the locale says."""
-    _write_bytes(sys.stdout, text)
-
-
-def _write_json(document: object) -> None:
-    _write(json.dumps(document, ensure_ascii=False) + "\n")
-
-
-def _note(line: str) -> None:
-    """One line on stderr, without control characters of file names and such."""
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
-    _write_bytes(sys.stderr, line + "\n")
-
-
-def _write_bytes(stream: TextIO, text: str) -> None:
-    try:
-        stream.buffer.write(text.encode("utf-8", "replace"))
-        stream.buffer.flush()
-    except BrokenPipeError as error:
-        raise _ReaderGone from error
-
-
 def _fail(code: int, message: str, as_json: bool) -> int:
     if as_json:
-        _write_json({"error": message})
-    _note(f"riftco: {message}")
+        write_json({"error": message})
+    note(f"riftco: {message}")
     return code
 
 
@@ -301,14 +305,14 @@ def main() -> None:
     )
     try:
         code = _run(sys.argv[1:])
-    except _ReaderGone:
+    except ReaderGone:
         code = 141
         null = os.open(os.devnull, os.O_WRONLY)  # so that the last flush has no error
         for stream in (sys.stdout, sys.stderr):
             os.dup2(null, stream.fileno())
     except OSError as error:  # while it told of another error
         code = 1
-        _note(f"riftco: {error}")
+        note(f"riftco: {error}")
     except KeyboardInterrupt:
         code = 130
     sys.exit(code)

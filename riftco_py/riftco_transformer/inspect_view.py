@@ -16,10 +16,7 @@ from .artifacts import ModelBundle
 
 def render(bundle: ModelBundle) -> str:
     """Tables of everything in `bundle.info`; plain text unless stdout is a terminal."""
-    terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if terminal else 120
-    out = StringIO()
-    console = Console(file=out, width=width, force_terminal=terminal, highlight=False)
+    console, out = _console()
     console.print(_cell(bundle.path), style="bold")
     for title, section in bundle.info.items():
         if isinstance(section, dict):
@@ -29,6 +26,20 @@ def render(bundle: ModelBundle) -> str:
         else:
             console.print(_cell(f"{title}: {section}"))
     return out.getvalue()
+
+
+def render_tokens(rows: list[dict[str, Any]]) -> str:
+    """A table of tokens: id, text, bytes."""
+    console, out = _console()
+    console.print(_rows("tokens", rows))
+    return out.getvalue()
+
+
+def _console() -> tuple[Console, StringIO]:
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if terminal else 120
+    out = StringIO()
+    return Console(file=out, width=width, force_terminal=terminal, highlight=False), out
 
 
 def _cell(value: object) -> Text:

@@ -32,6 +32,7 @@ from ._native import (
 from .cancel import CancelFlag, interruptible
 from .errors import ContextFullError
 from .kv_cache import CACHE_KINDS, CACHE_TYPES, KvCacheFactory
+from .parameters import Parameters
 from .progress import Progress, watched
 from .session import DecodeSession
 from .source import ModelSource, Source
@@ -42,6 +43,15 @@ BACKENDS: dict[str, int] = {
     "metal": lib.RT_BACKEND_METAL,
     "cuda": lib.RT_BACKEND_CUDA,
     "tpu": lib.RT_BACKEND_TPU,
+}
+FORMATS: dict[str, int] = {
+    "by path": lib.RT_FORMAT_BY_PATH,
+    "rift": lib.RT_FORMAT_RIFT,
+    "gguf": lib.RT_FORMAT_GGUF,
+    "huggingface": lib.RT_FORMAT_HUGGING_FACE,
+}
+TYPES: dict[str, int] = {
+    name: getattr(lib, f"RT_TYPE_{name.upper()}") for name in ("keep", "f32", "f16", "bf16", "q8_0", "q4_0")
 }
 _CHOICES: dict[str, dict[str, int]] = {
     "position": {"learned": lib.RT_POSITION_LEARNED, "rotary": lib.RT_POSITION_ROTARY},
@@ -154,6 +164,8 @@ class ModelInfo(NamedTuple):
     """Activation memory reserved by sessions and steps so far."""
     session_count: int
     """Decode sessions alive."""
+    tensor_count: int
+    """Parameters by name."""
 
 
 def _load_options(backend: str, threads: int, memory_limit: int) -> Any:
@@ -260,6 +272,7 @@ class Model(Handle):
             struct.weight_bytes,
             struct.workspace_bytes,
             struct.session_count,
+            struct.tensor_count,
         )
 
     def tokenizer(self) -> Tokenizer:
@@ -344,10 +357,38 @@ class Model(Handle):
         interruptible(call, cancel)
         return logits
 
-    def save(self, path: Path) -> None:
-        """Writes a .rift file: complete or not at all."""
+    @property
+    def parameters(self) -> Parameters:
+        """The parameters by name, as numpy arrays."""
+        return Parameters(self)
+
+    def save(
+        self,
+        path: Path,
+        *,
+        format: str = "by path",
+        type: str = "keep",
+        shard_bytes: int = 0,
+        progress: Progress | None = None,
+        cancel: CancelFlag | None = None,
+    ) -> None:
+        """Writes the model with its tokenizer: complete or not at all. What the format cannot hold exactly,
+        other than by the rounding of `type`, is an `UnsupportedError`.
+
+        format: "rift", "gguf" or "huggingface"; by default the path's suffix says it, and a path without one,
+        with "/" at its end or of a folder is a Hugging Face folder. An existing file is replaced, an existing
+        folder must be empty. type: of the matrices, "keep", "f32", "f16", "bf16", "q8_0" or "q4_0".
+        shard_bytes: tensors in one file of a folder, 0 for 5 GB. progress: called with the bytes done and in
+        all.
+        """
         native, name = self._pointer(), path_bytes(path)
-        interruptible(lambda: check(lib.rt_model_save(native, name, len(name))))
+        settings = options("rt_model_save_options")
+        settings.format = choice(format, "format", FORMATS)
+        settings.type = choice(type, "type", TYPES)
+        settings.shard_bytes = integer(shard_bytes, "shard_bytes")
+        watched(
+            lambda: check(lib.rt_model_save(native, name, len(name), settings)), settings, progress, cancel
+        )
 
     def __repr__(self) -> str:
         return "Model(closed)" if self.closed else f"Model({self._config!r})"

@@ -12,6 +12,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import hub
 from .errors import CorruptDataError, InputOutputError, InvalidArgumentError, InvalidStateError
 
 
@@ -53,6 +54,8 @@ def cached_path(name: str) -> Path:
 def resolve(model: str) -> str:
     """The path of a model that was given by path or by the name of a pulled one; names win (say ./name
     for a file)."""
+    if model.startswith(hub.PREFIX):
+        return str(hub.fetch(model, offline=True))
     if model not in MODELS:
         return model
     path = cached_path(model)

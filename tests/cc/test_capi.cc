@@ -409,7 +409,7 @@ TEST(CapiMemory, MakingHandlesFailsCleanly) {
                 [&] { EXPECT_EQ(tokenizer, nullptr); });
   with_failures([&] { return rt_model_create(&config, tokenizer.get(), 1, nullptr, Out(made)); },
                 [&] { EXPECT_EQ(made, nullptr); });
-  ASSERT_EQ(rt_model_save(made.get(), path.data(), path.size()), RT_OK);
+  ASSERT_EQ(rt_model_save(made.get(), path.data(), path.size(), nullptr), RT_OK);
   // Large ones only: destructors of nlohmann::json allocate.
   constexpr AllocationHook kLarge[] = {&riftco::fail_buffer_after};
   with_failures([&] { return rt_model_load(path.data(), path.size(), nullptr, Out(loaded)); },

@@ -251,3 +251,60 @@ def test_pulled_name_works_as_a_path(smollm2_path: Path) -> None:
     code, out, _ = riftco("inspect", "smollm2-135m", "--json")
     assert code == 0
     assert document(out)["config"]
+
+
+def test_convert(in_process: Riftco, tmp_path: Path) -> None:
+    source = Path(__file__).parent.parent / "golden/models/llama-gqa-untied"
+    target = tmp_path / "model.gguf"
+    code, out, err = in_process("convert", source, target, "--type", "f16", "--json")
+    assert (code, err) == (0, "")
+    assert document(out) == {"path": str(target), "bytes": target.stat().st_size}
+    code, out, err = in_process("convert", target, tmp_path / "folder")
+    assert (code, out) == (0, "")
+    assert err.startswith(f"{tmp_path / 'folder'}: ")
+    assert ModelBundle.load(tmp_path / "folder").info["tensors"][0]["type"] == "F16"
+    code, out, err = in_process("convert", target, tmp_path / "x", "--type=q8_0", "--json")
+    assert code == 1
+    assert "q8_0" in document(out)["error"]
+    assert in_process("convert", target, tmp_path / "y.any", "--format", "rift")[0] == 0
+    assert ModelBundle.load(tmp_path / "y.any").info["format"] == "rift"
+    assert in_process("convert", target, tmp_path / "z.rift", "--type=q7")[0] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "model.gguf", "y.any"]
+
+
+def test_convert_shows_a_bar_on_a_terminal(rift_path: Path, tmp_path: Path) -> None:
+    code, shown = on_terminal("convert", rift_path, tmp_path / "copy.rift")
+    assert code == 0
+    assert b"Writing" in shown
+    assert f"{tmp_path / 'copy.rift'}: 1,".encode() in shown
+    assert (tmp_path / "copy.rift").read_bytes() == rift_path.read_bytes()
+
+
+def test_inspect_tokens(in_process: Riftco, rift_path: Path) -> None:
+    code, out, _ = in_process("inspect", rift_path, "--tokens", "aé", "--json")
+    assert code == 0
+    assert document(out) == {
+        "tokens": [
+            {"id": 97, "piece": "a", "bytes": "61"},
+            {"id": 195, "piece": "\ufffd", "bytes": "c3"},
+            {"id": 169, "piece": "\ufffd", "bytes": "a9"},
+        ]
+    }
+    code, out, _ = in_process("inspect", rift_path, "--tokens", "aé")
+    assert (code, "tokens (3)" in out, "c3" in out) == (0, True, True)
+
+
+def test_shell_completion(tmp_path: Path) -> None:
+    """What bash is offered for the model of `riftco generate`."""
+    (tmp_path / "some.gguf").write_bytes(b"")
+    result = subprocess.run(
+        RIFTCO, capture_output=True, cwd=tmp_path, timeout=120, check=False,
+        env={
+            **os.environ,
+            "RIFTCO_CACHE": str(tmp_path / "none"),
+            "_RIFTCO_COMPLETE": "complete_bash",
+            "COMP_WORDS": "riftco generate so",
+            "COMP_CWORD": "2",
+        },
+    )  # fmt: skip
+    assert (result.returncode, result.stdout.decode().split()) == (0, ["some.gguf"])

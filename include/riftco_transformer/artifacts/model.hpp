@@ -1,5 +1,6 @@
 // A model in memory.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -12,6 +13,16 @@
 
 namespace riftco_transformer::artifacts {
 
+// Of the matrices in a file that is written.
+enum class ElementType : std::int32_t {
+  Keep = RT_TYPE_KEEP,
+  F32 = RT_TYPE_F32,
+  F16 = RT_TYPE_F16,
+  Bf16 = RT_TYPE_BF16,
+  Q8_0 = RT_TYPE_Q8_0,
+  Q4_0 = RT_TYPE_Q4_0,
+};
+
 // Any number of sessions and engines share one; it may be destroyed before them.
 class Model {
  public:
@@ -20,6 +31,13 @@ class Model {
                  std::uint32_t threads = 0) {
     const rt_model_load_options options = load_options(backend, threads);
     handle_ = detail::make<Handle>(rt_model_load, path.data(), path.size(), &options);
+  }
+
+  // From the bytes of a .gguf or .rift file, which are read here only.
+  explicit Model(std::span<const std::byte> file, ExecutionBackend backend = ExecutionBackend::Cpu,
+                 std::uint32_t threads = 0) {
+    const rt_model_load_options options = load_options(backend, threads);
+    handle_ = detail::make<Handle>(rt_model_load_buffer, file.data(), file.size(), &options);
   }
 
   // Random parameters, the same for the same seed on every machine. The defaults of a config:
@@ -61,8 +79,12 @@ class Model {
     return logits;
   }
 
-  // Writes a .rift file: complete or not at all.
-  void save(std::string_view path) const { detail::check(rt_model_save(get(), path.data(), path.size())); }
+  // Writes a .gguf file, a .rift file or a Hugging Face folder, by the path: complete or not at all.
+  void save(std::string_view path, ElementType type = ElementType::Keep) const {
+    auto options = detail::defaults<rt_model_save_options>(rt_model_save_options_init);
+    options.type = static_cast<std::int32_t>(type);
+    detail::check(rt_model_save(get(), path.data(), path.size(), &options));
+  }
 
   rt_model* get() const noexcept { return handle_.get(); }
 
