@@ -73,8 +73,8 @@ class Prefix:
         paths = "DYLD_LIBRARY_PATH" if sys.platform == "darwin" else "LD_LIBRARY_PATH"
         self.environment = {**os.environ, paths: str(library_folder)}
 
-    def pkg_config(self, option: str) -> str:
-        return run(["pkg-config", option, "riftco"], env=self._environment)
+    def pkg_config(self, *options: str) -> str:
+        return run(["pkg-config", *options, "riftco"], env=self._environment)
 
     def headers(self, pattern: str) -> list[Path]:
         return sorted(path.relative_to(self.include) for path in self.include.glob(pattern))
@@ -241,11 +241,14 @@ def small_model(prefix: Prefix, work: Path) -> Path:
 
 
 def check_examples(prefix: Prefix, work: Path) -> None:
-    """The C and the C++ example of each pair print the same, and know how they are used."""
-    for pair in (("generate.c", "serving_stack.cpp"), ("branches.c", "branches.cpp")):
-        texts = {check_example(prefix, work, EXAMPLES / name) for name in pair}
+    """The C and the C++ examples of each group print the same, and know how they are used."""
+    for group in (
+        ("generate.c", "load_from_buffer.c", "serving_stack.cpp"),
+        ("branches.c", "branches.cpp"),
+    ):
+        texts = {check_example(prefix, work, EXAMPLES / name) for name in group}
         if len(texts) != 1:
-            raise Failure(f"the examples {pair} wrote different texts: {texts}")
+            raise Failure(f"the examples {group} wrote different texts: {texts}")
 
 
 def check_example(prefix: Prefix, work: Path, source: Path) -> bytes:
@@ -264,6 +267,21 @@ def check_example(prefix: Prefix, work: Path, source: Path) -> bytes:
     if missing.returncode != 1 or b"missing.gguf" not in missing.stderr or missing.stdout:
         raise Failure(f"{source.name} with a missing file: {missing}")
     return done.stdout
+
+
+def check_static_library(prefix: Prefix, work: Path) -> None:
+    """The archive is enough for a C program: libriftco is not looked for when it runs."""
+    archive = prefix.library.parent / "libriftco.a"
+    program = work / "static"
+    libraries = prefix.pkg_config("--static", "--libs").split()
+    libraries[libraries.index("-lriftco")] = str(archive)
+    c = next(iter(COMPILERS))
+    run([c, *C_FLAGS, *prefix.cflags, EXAMPLES / "generate.c", "-o", program, *libraries])
+    if "riftco" in run(["readelf", "-d", program]):
+        raise Failure("it needs the shared library")
+    done = subprocess.run([program, small_model(prefix, work), "Once", "8"], capture_output=True, timeout=300)
+    if done.returncode != 0 or not done.stdout:
+        raise Failure(f"{done}")
 
 
 def check_documented_program(prefix: Prefix, work: Path) -> None:
@@ -304,6 +322,8 @@ def checks(prefix: Prefix, work: Path):
         yield source.name, lambda source=source: check_program(prefix, work, list(COMPILERS), source)
     for source in sorted((HERE / "cpp").glob("test_*.cpp")):
         yield source.name, lambda source=source: check_program(prefix, work, list(COMPILERS.values()), source)
+    if sys.platform != "darwin":
+        yield "a program with the static library", lambda: check_static_library(prefix, work)
     yield "examples", lambda: check_examples(prefix, work)
     yield "the program in docs/abi.md", lambda: check_documented_program(prefix, work)
 

@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"
 if [ "$1" = test ]; then tests=enabled; else tests=disabled; fi
-set -- "--prefix=$PWD/build/prefix" --libdir=lib -Dtests=$tests
+set -- "--prefix=$PWD/build/prefix" --libdir=lib -Dtests=$tests -Ddefault_library=both
 pip_settings="--disable-pip-version-check -q --no-build-isolation -Cbuild-dir=build"
 for setting; do pip_settings="$pip_settings -Csetup-args=$setting"; done
 

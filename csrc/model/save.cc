@@ -19,6 +19,8 @@ FileFormat format_of_path(std::string_view path) {
 }
 
 void save_model(const DecoderOnlyTransformer& model, std::string_view path, SaveOptions options) {
+  if (path.find('\0') != path.npos)
+    fail(Status::invalid_argument, "the path %s holds a NUL byte", quoted(path.data(), path.size()).c_str());
   switch (options.format) {
     case FileFormat::rift:
       return write_rift(model, path, options);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "model/load.h"
+#include "model/save.h"
 #include "serve/decode_session.h"
 
 namespace riftco {
