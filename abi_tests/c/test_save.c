@@ -79,6 +79,8 @@ static void test_formats_and_types(void) {
   CHECK(saved("half.gguf", &options) < 1e-3f && saved("half.rift", &options) < 1e-3f);
   options.type = RT_TYPE_BF16;
   CHECK(saved("bf16.gguf", &options) < 1e-2f);
+  options.type = RT_TYPE_Q4_0;
+  CHECK(saved("q4.gguf", &options) < 5e-1f && saved("q4.rift", &options) < 5e-1f);
   options.type = RT_TYPE_Q8_0;
   CHECK(saved("q8.gguf", &options) < 5e-2f && saved("q8.rift", &options) < 5e-2f);
 }

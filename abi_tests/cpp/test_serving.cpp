@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <iterator>
+#include <span>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -89,6 +91,19 @@ void test_artifacts(const std::string& folder) {
   CancelFlag cancel;
   cancel.set();
   THROWS(RT_CANCELLED, "cancelled", model.logits(ids, &cancel));
+}
+
+void test_buffers(const std::string& scratch) {
+  const artifacts::Model model = make_model();
+  const std::string path = scratch + "/buffer.rift";
+  model.save(path, artifacts::ElementType::Bf16);
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  const artifacts::Model again(std::as_bytes(std::span(bytes)));
+  CHECK(again.info().weight_bytes < model.info().weight_bytes);
+  CHECK(again.config().width == model.config().width);
+  THROWS(RT_CORRUPT_DATA, "the buffer", artifacts::Model(std::as_bytes(std::span(bytes).first(50))));
+  THROWS(RT_INVALID_ARGUMENT, "the suffix names no format", model.save(scratch + "/a.bin"));
 }
 
 void test_sessions() {
@@ -243,6 +258,7 @@ int main(int argc, char** argv) {
   report.open(argv[1]);
   try {
     test_artifacts(argv[2]);
+    test_buffers(argv[2]);
     test_sessions();
     test_generation();
     test_cancel();

@@ -27,12 +27,12 @@ LoadOptions load_options(const rt_model_load_options* given) {
 }
 
 SaveOptions save_options(const rt_model_save_options* given, std::string_view path) {
-  static constexpr std::optional<DType> kTypes[] = {std::nullopt, DType::f32, DType::f16, DType::bf16,
-                                                    DType::q8_0};  // by RT_TYPE_*
+  static constexpr std::optional<DType> kTypes[] = {std::nullopt, DType::f32,  DType::f16,
+                                                    DType::bf16,  DType::q8_0, DType::q4_0};  // by RT_TYPE_*
   const rt_model_save_options options = read_struct(given, rt_model_save_options{}, "options");
   const int32_t format = choice_argument<int32_t>(options.format, RT_FORMAT_HUGGING_FACE, "options.format");
   return {.format = format == RT_FORMAT_BY_PATH ? format_of_path(path) : FileFormat(format - RT_FORMAT_RIFT),
-          .type = kTypes[choice_argument<int32_t>(options.type, RT_TYPE_Q8_0, "options.type")],
+          .type = kTypes[choice_argument<int32_t>(options.type, RT_TYPE_Q4_0, "options.type")],
           .shard_bytes = options.shard_bytes == 0 ? SaveOptions{}.shard_bytes : options.shard_bytes,
           .progress = Progress("saving", cancel_flag(options.cancel, "options.cancel"), options.progress,
                                options.progress_user_data)};

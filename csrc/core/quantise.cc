@@ -24,6 +24,16 @@ void q8_0_block(const float* x, std::byte* out) noexcept {
   for (size_t i = 0; i < kBlock; i++) out[2 + i] = std::byte(int8_t(std::round(x[i] * scale)));
 }
 
+void q4_0_block(const float* x, std::byte* out) noexcept {
+  float largest = x[0];
+  for (size_t i = 1; i < kBlock; i++)
+    if (std::fabs(x[i]) > std::fabs(largest)) largest = x[i];
+  const float d = largest / -8, scale = inverse(d);
+  store16(out, float_to_half(d));
+  const auto level = [&](size_t i) { return std::min(uint8_t(x[i] * scale + 8.5f), uint8_t(15)); };
+  for (size_t i = 0; i < kBlock / 2; i++) out[2 + i] = std::byte(level(i) | level(i + kBlock / 2) << 4);
+}
+
 }  // namespace
 
 void quantise(DType type, std::span<const float> row, std::byte* out) {
@@ -39,6 +49,9 @@ void quantise(DType type, std::span<const float> row, std::byte* out) {
       return;
     case DType::q8_0:
       for (size_t i = 0; i < row.size(); i += kBlock) q8_0_block(&row[i], out + i / kBlock * 34);
+      return;
+    case DType::q4_0:
+      for (size_t i = 0; i < row.size(); i += kBlock) q4_0_block(&row[i], out + i / kBlock * 18);
       return;
     default:
       fail(Status::unsupported, "%s cannot be written from floats", dtype_info(type).name);

@@ -27,6 +27,20 @@ TEST(Quantise, Q8BlocksHoldTheLargestValueAndRoundHalvesAwayFromZero) {
   EXPECT_EQ(back[31], 0);
 }
 
+TEST(Quantise, Q4BlocksScaleTheLargestValueToItsEnd) {
+  std::array<float, 32> x{}, back{};
+  x[0] = 4;  // d = -0.5
+  x[1] = -3.5f;
+  x[31] = -3;
+  std::array<std::byte, 18> block;
+  quantise(DType::q4_0, x, block.data());
+  dequantise(DType::q4_0, block.data(), back);
+  EXPECT_EQ(back[0], 4);
+  EXPECT_EQ(back[1], -3.5f);
+  EXPECT_EQ(back[31], -3);
+  EXPECT_EQ(back[2], 0);
+}
+
 TEST(Quantise, BlocksOfNothingButZerosAndTinyValuesAreZeros) {
   for (const float value : {0.0f, 1e-45f, -1e-39f}) {
     std::array<float, 32> x, back;

@@ -46,3 +46,16 @@ def test_package_snippet(
     snippet = (riftco_transformer.__doc__ or "").partition("\n\n")[2]
     exec(textwrap.dedent(snippet), {})
     assert len(capsys.readouterr().out) > 1
+
+
+def test_readme_snippet(
+    rift_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The Python of the README, with a model that can be written as GGUF."""
+    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
+    snippet = readme.split("```python\n")[1].split("```")[0]
+    shutil.copy(Path(__file__).parent.parent / "golden/gguf/llama-q8_0-tied.gguf", tmp_path / "model.gguf")
+    monkeypatch.chdir(tmp_path)
+    exec(snippet, {})
+    assert len(capsys.readouterr().out) > 1
+    assert (tmp_path / "copy.gguf").read_bytes()[:4] == b"GGUF"

@@ -25,6 +25,7 @@ TYPES = {
     "f16": gguf.GGMLQuantizationType.F16,
     "bf16": gguf.GGMLQuantizationType.BF16,
     "q8_0": gguf.GGMLQuantizationType.Q8_0,
+    "q4_0": gguf.GGMLQuantizationType.Q4_0,
 }
 
 
@@ -124,7 +125,7 @@ def test_gguf_package_reads_it(llama: Model, kind: str, tmp_path: Path) -> None:
     assert fields["tokenizer.ggml.model"] == "gpt2"
 
 
-@pytest.mark.parametrize("kind", ["q8_0"])
+@pytest.mark.parametrize("kind", ["q8_0", "q4_0"])
 def test_quantised_blocks_are_the_packages_own(kind: str, tmp_path: Path) -> None:
     """Rows with zeros, ties, one large value, tiny and huge values."""
     config = ModelConfig(
@@ -231,7 +232,7 @@ def test_values_that_a_type_cannot_hold(tmp_path: Path) -> None:
     file.write_bytes(data)
     with Model.load(tmp_path / "a") as model:
         model.save(tmp_path / "b.gguf", type="bf16")
-        for kind in ("f16", "q8_0"):
+        for kind in ("f16", "q8_0", "q4_0"):
             with pytest.raises(UnsupportedError, match=f"row 0 of embedding.token .* too large for {kind}"):
                 model.save(tmp_path / "c.gguf", type=kind)
     assert sorted(item.name for item in tmp_path.iterdir()) == ["a", "b.gguf"]

@@ -41,20 +41,13 @@ float exact_float(double value, const char* what) {
 
 // general.file_type of the format, for people: the type of most matrices, told by the last one's.
 uint32_t file_type(DType type) {
-  switch (type) {
-    case DType::f32:
-      return 0;
-    case DType::f16:
-      return 1;
-    case DType::q4_1:
-      return 3;
-    case DType::q8_0:
-      return 7;
-    case DType::bf16:
-      return 32;
-    default:
-      return 1024;  // guessed
-  }
+  constexpr std::pair<DType, uint32_t> kNumbers[] = {{DType::f32, 0},   {DType::f16, 1},   {DType::q4_0, 2},
+                                                     {DType::q4_1, 3},  {DType::q8_0, 7},  {DType::q5_0, 8},
+                                                     {DType::q5_1, 9},  {DType::q4_k, 15}, {DType::q5_k, 17},
+                                                     {DType::q6_k, 18}, {DType::bf16, 32}};
+  for (const auto& [known, number] : kNumbers)
+    if (known == type) return number;
+  return 1024;  // "guessed"
 }
 
 void add_scaling(GgufMetadata& m, const ModelConfig& c, const std::string& prefix) {
