@@ -107,7 +107,8 @@ static void test_misuse(void) {
   refused_type(RT_FORMAT_HUGGING_FACE, RT_TYPE_F16, "folder", RT_UNSUPPORTED, "byte tokenizer");
   OK(rt_model_create(NULL, NULL, 1, NULL, &head)); /* the native family: a bias at the head */
   path = scratch("head.gguf");
-  REFUSED(rt_model_save(head, path, strlen(path), NULL), RT_UNSUPPORTED, "a GGUF file cannot hold this model");
+  REFUSED(rt_model_save(head, path, strlen(path), NULL), RT_UNSUPPORTED,
+          "a GGUF file cannot hold this model");
   path = scratch("head");
   REFUSED(rt_model_save(head, path, strlen(path), NULL), RT_UNSUPPORTED, "its output head has a bias");
   path = check_scratch; /* a folder with files */
@@ -196,8 +197,7 @@ static void test_parameters(void) {
     OK(rt_model_read_parameter(model, p.name, strlen(p.name), NULL, 0, &required));
     CHECK(required == p.shape[0] * p.shape[1] && strcmp(p.type, "f32") == 0);
     count += required;
-    if (strcmp(p.name, "layers.1.k.weight") == 0)
-      seen += p.rank == 2 && p.shape[0] == 32 && p.shape[1] == 64;
+    if (strcmp(p.name, "layers.1.k.weight") == 0) seen += p.rank == 2 && p.shape[0] == 32 && p.shape[1] == 64;
     if (strcmp(p.name, "layers.0.q.bias") == 0) seen += p.rank == 1 && p.shape[0] == 64 && p.shape[1] == 1;
   }
   CHECK(seen == 2 && count == info.parameter_count);
@@ -206,8 +206,8 @@ static void test_parameters(void) {
   REFUSED(rt_model_parameter(NULL, 0, &p), RT_INVALID_ARGUMENT, "model is NULL");
   OK(rt_model_read_parameter(model, "final_norm.weight", 17, values, 64, &required));
   for (i = 0; i < 64; i++) CHECK(values[i] == 1);
-  REFUSED(rt_model_read_parameter(model, "final_norm.weight", 17, values, 63, &required),
-          RT_BUFFER_TOO_SMALL, "63");
+  REFUSED(rt_model_read_parameter(model, "final_norm.weight", 17, values, 63, &required), RT_BUFFER_TOO_SMALL,
+          "63");
   REFUSED(rt_model_read_parameter(model, "final_norm", 10, values, 64, &required), RT_OUT_OF_RANGE,
           "no parameter \"final_norm\"");
   REFUSED(rt_model_read_parameter(model, NULL, 1, values, 64, &required), RT_INVALID_ARGUMENT, "name");

@@ -31,6 +31,4 @@ void save_model(const DecoderOnlyTransformer& model, std::string_view path, Save
   }
 }
 
-void save_rift(const DecoderOnlyTransformer& model, std::string_view path) { save_model(model, path, {}); }
-
 }  // namespace riftco

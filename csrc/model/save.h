@@ -23,10 +23,7 @@ struct SaveOptions {
 };
 
 // Writes a file or folder, whole or not at all. What the format cannot hold exactly is refused by name
-// (unsupported). A folder that is there must be empty.
+// (unsupported). A folder that is there must be empty. A .rift file with kept types gives the same bits when it is loaded.
 void save_model(const DecoderOnlyTransformer& model, std::string_view path, SaveOptions options);
-
-// Writes a .rift file; loading it gives the same bits.
-void save_rift(const DecoderOnlyTransformer& model, std::string_view path);
 
 }  // namespace riftco

@@ -176,9 +176,9 @@ RT_API rt_status RT_CALL rt_model_metadata_key(const rt_model* model, uint64_t i
 
 typedef struct rt_parameter_info {
   uint64_t struct_size;
-  const char* name; /* "layers.0.q.weight", ends with NUL; the model's, as is type */
-  const char* type; /* as it is kept: "f32", "bf16", "q8_0", ... */
-  uint64_t rank;    /* 1 or 2 */
+  const char* name;  /* "layers.0.q.weight", ends with NUL; the model's, as is type */
+  const char* type;  /* as it is kept: "f32", "bf16", "q8_0", ... */
+  uint64_t rank;     /* 1 or 2 */
   uint64_t shape[2]; /* [elements, 1] or [outputs, inputs] */
 } rt_parameter_info;
 

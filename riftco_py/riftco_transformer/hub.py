@@ -64,7 +64,8 @@ def remove(name: str) -> int:
 
 def _hub() -> Any:
     try:
-        import huggingface_hub
+        import huggingface_hub.errors
+        import huggingface_hub.utils
     except ImportError:
         raise InvalidStateError(
             "names that begin with hf: need huggingface_hub; install it with: "

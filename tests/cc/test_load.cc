@@ -101,7 +101,7 @@ TEST(Load, LogitsAreThoseOfTransformersAndRiftFilesKeepThemBitForBit) {
     fs::path truth = is_folder ? path / "golden.bin" : path;
     if (!is_folder) truth.replace_extension(".bin");
     const fs::path rift = folder.path() / "model.rift";
-    save_rift(*model, rift.string());
+    save_model(*model, rift.string(), {});
     const auto again = load_model(rift.string(), {});
     EXPECT_EQ(again->config(), model->config());
     if (model->tokenizer()) {
@@ -124,7 +124,7 @@ TEST(Load, LogitsAreThoseOfTransformersAndRiftFilesKeepThemBitForBit) {
       EXPECT_EQ(logits_of(again, s.ids), logits);
     }
     const std::string first = read_text(rift);
-    save_rift(*again, rift.string());
+    save_model(*again, rift.string(), {});
     EXPECT_EQ(read_text(rift), first);  // deterministic
   }
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -46,6 +48,22 @@ def test_folder_and_file(cache: Path) -> None:
     file = hub.fetch("hf:tiny/llama/tiny.Q8_0.gguf", offline=True)
     assert file.name == "tiny.Q8_0.gguf"
     assert ModelBundle.load(resolve("hf:tiny/llama")).info["format"] == "huggingface"
+
+
+def test_in_a_fresh_process(cache: Path) -> None:
+    """With the hub's own settings."""
+    settings = {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
+    for name, code in (("hf:tiny/llama", 0), ("hf:no/body", 1)):
+        run = subprocess.run(
+            [sys.executable, "-m", "riftco_transformer", "pull", name, "--json"],
+            capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **settings},
+        )  # fmt: skip
+        assert run.returncode == code, run.stderr
+        document = json.loads(run.stdout)
+        if code == 0:
+            assert Path(document["path"]).parent.parent == cache / "models--tiny--llama"
+        else:
+            assert "is not here and cannot be fetched" in document["error"]
 
 
 def test_what_is_not_here() -> None:
