@@ -2,10 +2,10 @@
 //
 //   quantised   panel of 16 outputs: groups of blocks of 32 inputs; a group is a multiple of 64 bytes: the blocks' integers,
 //               then their scales, then the scales of all its blocks (struct PanelLayout)
-//               nibbles (q4_0, q4_1, q4_k): 4 lines of 64: byte 4 o + c of line j = output o, low nibble input 8 j + c,
-//               high nibble input 8 j + 4 + c
-//               bytes (the others): 8 lines of 64: byte 4 o + c of line j = output o, input 4 j + c; signed in q8_0 and
-//               q5_0, which has the same layout; q6_k has q without its - 32
+//               bytes (q8_0): 8 lines of 64: byte 4 o + c of line j = output o, input 4 j + c
+//               nibbles (the others): 4 lines of 64: byte 4 o + c of line j = output o, low nibble input 8 j + c, high
+//               nibble input 8 j + 4 + c; behind them the bits above, of input 4 w + c in byte 4 o + c: q5_0, q5_1, q5_k:
+//               one line, bit w; q6_k: two lines, bits 2 (w % 4) of line w / 4. As in the file: without q4_0's - 8
 //               scales of a block: 16 f16 d, with a minimum 16 f16 m; q4_k, q5_k: 16 bytes s, 16 bytes m;
 //               q6_k: 2 x 16 int8; of a group of q4_k, q5_k, q6_k: 16 f16 d, 16 f16 n (not in q6_k)
 //   floats  panel of 16 kFloatVectors outputs: [input][output]
@@ -30,8 +30,9 @@ RIFTCO_INLINE size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
 RIFTCO_INLINE size_t round_up(size_t a, size_t b) { return ceil_div(a, b) * b; }
 
 RIFTCO_INLINE constexpr bool is_blocked(DType type) { return type > DType::bf16; }
-RIFTCO_INLINE constexpr bool has_nibbles(DType type) {
-  return type == DType::q4_0 || type == DType::q4_1 || type == DType::q4_k;
+RIFTCO_INLINE constexpr int high_bits(DType type) {  // of an integer, above its nibble
+  if (type == DType::q6_k) return 2;
+  return type == DType::q5_0 || type == DType::q5_1 || type == DType::q5_k ? 1 : 0;
 }
 RIFTCO_INLINE constexpr bool has_parts(DType type) { return type == DType::q4_k || type == DType::q5_k; }
 RIFTCO_INLINE constexpr bool has_minimum(DType type) {
@@ -58,14 +59,17 @@ RIFTCO_INLINE constexpr PanelLayout panel_layout(DType type) {
       return {2, 576, 256, 512, 32, 0};
     case DType::q4_1:
       return {1, 320, 256, 256, 64, 0};
+    case DType::q5_0:
+      return {2, 704, 320, 640, 32, 0};
     case DType::q5_1:
-      return {1, 576, 512, 512, 64, 0};
+      return {1, 384, 320, 320, 64, 0};
     case DType::q4_k:
       return {8, 2368, 256, 2048, 32, 2304};
     case DType::q5_k:
+      return {8, 2880, 320, 2560, 32, 2816};
     case DType::q6_k:
-      return {8, 4416, 512, 4096, 32, 4352};
-    default:  // q8_0, q5_0
+      return {8, 3392, 384, 3072, 32, 3328};
+    default:  // q8_0
       return {2, 1088, 512, 1024, 32, 0};
   }
 }

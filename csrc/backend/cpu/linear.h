@@ -73,18 +73,21 @@ RIFTCO_INLINE F16 load_halves(const uint8_t* p) { return load16(reinterpret_cast
 template <DType kType, int R>
 RIFTCO_INLINE void block_dot(const uint8_t* w, int half, const int8_t* x, const RowScale* scale,
                              I16 (&dot)[R]) {
-  if constexpr (has_nibbles(kType)) {
-    dot_q4<R>(w, x, dot);
-  } else if constexpr (kType == DType::q8_0) {
+  if constexpr (kType == DType::q8_0) {
     dot_q8<R>(reinterpret_cast<const int8_t*>(w), x, scale, dot);
-  } else if constexpr (kType == DType::q6_k) {
-    dot_u6<R, 4>(w + 256 * half, x + 16 * half, dot);
+  } else if constexpr (high_bits(kType) == 0) {
+    dot_q4<R>(w, x, dot);
+  } else if constexpr (high_bits(kType) == 1) {
+    dot_wide<R, 1, 0, 8>(w, x, dot);
+  } else if (half == 0) {
+    dot_wide<R, 2, 0, 4>(w, x, dot);
   } else {
-    dot_u6<R, 8>(w, x, dot);
+    dot_wide<R, 2, 4, 4>(w, x, dot);
   }
   RIFTCO_UNROLL
   for (int r = 0; r < R; r++) {  // what the stored integers have too much
     if (kType == DType::q4_0) dot[r] = minus(dot[r], 8 * scale[r].sum);
+    if (kType == DType::q5_0) dot[r] = minus(dot[r], 16 * scale[r].sum);
     if (kType == DType::q6_k)
       dot[r] = minus(dot[r], 32 * (half ? scale[r].sum - scale[r].low_sum : scale[r].low_sum));
   }
@@ -203,6 +206,7 @@ void multiply_panels(const PackedMatrix& m, const Operand& x, const Output& to, 
     case DType::q5_1:
       return blocked_panels<DType::q5_1>(m, x, to, panels);
     case DType::q5_0:
+      return blocked_panels<DType::q5_0>(m, x, to, panels);
     case DType::q8_0:
       return blocked_panels<DType::q8_0>(m, x, to, panels);
     case DType::q4_k:

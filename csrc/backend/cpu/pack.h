@@ -22,7 +22,7 @@ RIFTCO_INLINE uint16_t load_u16(const void* p) {
 }
 RIFTCO_INLINE void store32(void* p, uint32_t v) { std::memcpy(p, &v, 4); }
 
-// The integers of 32 inputs as they lie in a panel: byte c of word j is input 4 j + c.
+// The integers of 32 inputs: byte c of word j is input 4 j + c.
 struct Words {
   uint32_t v[8];
 };
@@ -75,8 +75,6 @@ Words load_words(DType type, const std::byte* file, uint32_t part) {
       w = load32(file + at.nibbles + 4 * (j % 4)) >> 4 * (j / 4) & kLow;
       if (at.high) w |= spread_bits(load32(file + at.high) >> 4 * j) << 4;
     }
-    // q - 16: its low nibble, the upper one all ones where q was below 16
-    if (type == DType::q5_0) w = (w & kLow) | (~w >> 4 & kOnes) * 0xF0;
   }
   return words;
 }
@@ -87,9 +85,7 @@ RIFTCO_INLINE void or32(std::byte* p, uint32_t v) { store32(p, load32(p) | v); }
 void store_words(DType type, const Words& words, std::byte* file, uint32_t part) {
   const FileBlock at = file_block(type);
   for (uint32_t j = 0; j < 8; j++) {
-    uint32_t w = words.v[j];
-    if (type == DType::q5_0) w = (w & kLow) | (~w >> 4 & kOnes) << 4;
-    const uint32_t low = w & kLow, high = w >> 4 & 3 * kOnes;
+    const uint32_t w = words.v[j], low = w & kLow, high = w >> 4 & 3 * kOnes;
     if (type == DType::q8_0) {
       store32(file + 2 + 4 * j, w);
     } else if (has_parts(type)) {
@@ -105,20 +101,45 @@ void store_words(DType type, const Words& words, std::byte* file, uint32_t part)
   }
 }
 
+// Where the bits above the nibble of word j lie in a block's values.
+struct HighPlace {
+  uint32_t line, shift;
+};
+RIFTCO_INLINE HighPlace high_place(int bits, uint32_t j) {
+  return bits == 2 ? HighPlace{j / 4, 2 * (j % 4)} : HighPlace{0, j};
+}
+
 void put_words(DType type, const Words& words, std::byte* values, uint32_t lane) {
-  for (uint32_t j = 0; j < 8; j++) {
-    if (!has_nibbles(type)) {
-      store32(values + 64 * j + 4 * lane, words.v[j]);
-    } else if (j % 2 == 0) {
-      store32(values + 32 * j + 4 * lane, words.v[j] | words.v[j + 1] << 4);
-    }
+  std::byte* const to = values + 4 * lane;
+  if (type == DType::q8_0) {
+    for (uint32_t j = 0; j < 8; j++) store32(to + 64 * j, words.v[j]);
+    return;
   }
+  for (uint32_t j = 0; j < 4; j++)
+    store32(to + 64 * j, (words.v[2 * j] & kLow) | (words.v[2 * j + 1] & kLow) << 4);
+  const int bits = high_bits(type);
+  uint32_t lines[2] = {0, 0};
+  for (uint32_t j = 0; j < 8; j++) {
+    const HighPlace at = high_place(bits, j);
+    lines[at.line] |= (words.v[j] >> 4 & 3 * kOnes) << at.shift;
+  }
+  for (int line = 0; line < bits; line++) store32(to + 256 + 64 * line, lines[line]);
 }
 Words get_words(DType type, const std::byte* values, uint32_t lane) {
+  const std::byte* const from = values + 4 * lane;
+  const int bits = high_bits(type);
   Words words;
-  for (uint32_t j = 0; j < 8; j++)
-    words.v[j] = has_nibbles(type) ? load32(values + 64 * (j / 2) + 4 * lane) >> 4 * (j % 2) & kLow
-                                   : load32(values + 64 * j + 4 * lane);
+  for (uint32_t j = 0; j < 8; j++) {
+    if (type == DType::q8_0) {
+      words.v[j] = load32(from + 64 * j);
+      continue;
+    }
+    words.v[j] = load32(from + 64 * (j / 2)) >> 4 * (j % 2) & kLow;
+    if (bits == 0) continue;
+    const HighPlace at = high_place(bits, j);
+    const uint32_t mask = bits == 2 ? 3 * kOnes : kOnes;
+    words.v[j] |= (load32(from + 256 + 64 * at.line) >> at.shift & mask) << 4;
+  }
   return words;
 }
 

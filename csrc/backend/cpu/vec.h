@@ -11,7 +11,7 @@
 //   I16           16 exact integers; to_float, minus (the same from each)
 //   store_int8    32 floats rounded to even and clamped to +-127; returns their sums
 //   dot_q4, dot_q8  16 outputs x R rows over one block of 32 (layouts: layout.h)
-//   dot_u6        the same over 4 or 8 lines of unsigned weights of at most 63
+//   dot_wide      the same over words kFirst .. of 4 inputs, whose weights have 1 or 2 bits above the nibble
 //   kDotRows      rows of an int8 tile
 //   kAccumulators F16 that fit in registers beside a few operands
 //   kFloatRows    rows of a float tile
@@ -49,6 +49,22 @@ struct RowScale {  // of one row of an int8 block
 struct BlockSums {
   int32_t low, high;
 };
+
+// Calls fn<w>() for w = kWord, kWord + 2, ... below kEnd.
+template <int kWord, int kEnd, class Fn>
+RIFTCO_INLINE void each_second_word(Fn fn) {
+  if constexpr (kWord < kEnd) {
+    fn.template operator()<kWord>();
+    each_second_word<kWord + 2, kEnd>(fn);
+  }
+}
+
+// How far left the high bits of a word lie from their place above the nibble.
+template <int kHighBits>
+RIFTCO_INLINE constexpr int high_shift(int word) {
+  return kHighBits == 1 ? 4 - word : 4 - 2 * (word % 4);
+}
+inline constexpr int kHighMask[] = {0, 0x10, 0x30};
 
 }  // namespace
 }  // namespace riftco

@@ -200,25 +200,39 @@ RIFTCO_INLINE void dot_q4(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
   for (int r = 0; r < R; r++) total[r] = {_mm256_madd_epi16(a[r], one), _mm256_madd_epi16(b[r], one)};
 }
 
+template <int kHighBits, int kWord>
+RIFTCO_INLINE __m256i with_high_bits(__m256i nibbles, __m256i high) {
+  constexpr int kShift = high_shift<kHighBits>(kWord);
+  high = kShift < 0 ? _mm256_srli_epi16(high, kShift < 0 ? -kShift : 0)
+                    : _mm256_slli_epi16(high, kShift < 0 ? 0 : kShift);
+  nibbles = _mm256_and_si256(nibbles, _mm256_set1_epi8(15));
+  return _mm256_or_si256(nibbles, _mm256_and_si256(high, _mm256_set1_epi8(char(kHighMask[kHighBits]))));
+}
+
 // A pair of products is at most 2 x 63 x 127: two of them are below 2^15.
-template <int R, int kLines>
-RIFTCO_INLINE void dot_u6(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
+template <int R, int kHighBits, int kFirst, int kWords>
+RIFTCO_INLINE void dot_wide(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
   const __m256i one = _mm256_set1_epi16(1);
   RIFTCO_UNROLL
   for (int r = 0; r < R; r++) total[r] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-  RIFTCO_UNROLL
-  for (int j = 0; j < kLines; j += 2) {
-    const __m256i w0 = load_bytes(w + 64 * j), w1 = load_bytes(w + 64 * j + 32);
-    const __m256i w2 = load_bytes(w + 64 * j + 64), w3 = load_bytes(w + 64 * j + 96);
+  each_second_word<kFirst, kFirst + kWords>([&]<int kWord>() __attribute__((always_inline)) {
+    const uint8_t* high = w + 256 + (kHighBits == 2 ? 64 * (kWord / 4) : 0);
+    const __m256i a = load_bytes(w + 32 * kWord), b = load_bytes(w + 32 * kWord + 32);
+    const __m256i high_a = load_bytes(high), high_b = load_bytes(high + 32);
+    const __m256i a0 = with_high_bits<kHighBits, kWord>(a, high_a);
+    const __m256i b0 = with_high_bits<kHighBits, kWord>(b, high_b);
+    const __m256i a1 = with_high_bits<kHighBits, kWord + 1>(_mm256_srli_epi16(a, 4), high_a);
+    const __m256i b1 = with_high_bits<kHighBits, kWord + 1>(_mm256_srli_epi16(b, 4), high_b);
     RIFTCO_UNROLL
     for (int r = 0; r < R; r++) {
-      const __m256i x0 = four_everywhere(x + 32 * r + 4 * j), x1 = four_everywhere(x + 32 * r + 4 * j + 4);
-      const __m256i p0 = _mm256_add_epi16(_mm256_maddubs_epi16(w0, x0), _mm256_maddubs_epi16(w2, x1));
-      const __m256i p1 = _mm256_add_epi16(_mm256_maddubs_epi16(w1, x0), _mm256_maddubs_epi16(w3, x1));
-      total[r].a = chained(_mm256_add_epi32(total[r].a, _mm256_madd_epi16(p0, one)));
-      total[r].b = chained(_mm256_add_epi32(total[r].b, _mm256_madd_epi16(p1, one)));
+      const __m256i x0 = four_everywhere(x + 32 * r + 4 * kWord),
+                    x1 = four_everywhere(x + 32 * r + 4 * kWord + 4);
+      const __m256i p = _mm256_add_epi16(_mm256_maddubs_epi16(a0, x0), _mm256_maddubs_epi16(a1, x1));
+      const __m256i q = _mm256_add_epi16(_mm256_maddubs_epi16(b0, x0), _mm256_maddubs_epi16(b1, x1));
+      total[r].a = chained(_mm256_add_epi32(total[r].a, _mm256_madd_epi16(p, one)));
+      total[r].b = chained(_mm256_add_epi32(total[r].b, _mm256_madd_epi16(q, one)));
     }
-  }
+  });
 }
 
 // |w| <= 128 unsigned times x with the sign of w: a pair is at most 2 x 128 x 127, so no sum saturates.

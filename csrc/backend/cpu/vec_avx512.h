@@ -137,17 +137,34 @@ RIFTCO_INLINE void dot_q4(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
   }
 }
 
-template <int R, int kLines>
-RIFTCO_INLINE void dot_u6(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
+template <int kHighBits, int kWord>
+RIFTCO_INLINE __m512i with_high_bits(__m512i nibbles, __m512i high) {
+  constexpr int kShift = high_shift<kHighBits>(kWord);
+  if constexpr (kShift < 0) {
+    high = _mm512_srli_epi16(high, -kShift);
+  } else {
+    high = _mm512_slli_epi16(high, kShift);
+  }
+  nibbles = _mm512_and_si512(nibbles, _mm512_set1_epi8(15));
+  return _mm512_or_si512(nibbles, _mm512_and_si512(high, _mm512_set1_epi8(char(kHighMask[kHighBits]))));
+}
+
+template <int R, int kHighBits, int kFirst, int kWords>
+RIFTCO_INLINE void dot_wide(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
   RIFTCO_UNROLL
   for (int r = 0; r < R; r++) total[r].v = _mm512_setzero_si512();
-  RIFTCO_UNROLL
-  for (int j = 0; j < kLines; j++) {
-    const __m512i line = _mm512_load_si512(w + 64 * j);
+  each_second_word<kFirst, kFirst + kWords>([&]<int kWord>() __attribute__((always_inline)) {
+    const __m512i line = _mm512_load_si512(w + 32 * kWord);
+    const __m512i high = _mm512_load_si512(w + 256 + (kHighBits == 2 ? 64 * (kWord / 4) : 0));
+    const __m512i w0 = with_high_bits<kHighBits, kWord>(line, high);
+    const __m512i w1 = with_high_bits<kHighBits, kWord + 1>(_mm512_srli_epi16(line, 4), high);
     RIFTCO_UNROLL
     for (int r = 0; r < R; r++)
-      total[r].v = _mm512_dpbusd_epi32(total[r].v, line, four_everywhere(x + 32 * r + 4 * j));
-  }
+      total[r].v = _mm512_dpbusd_epi32(total[r].v, w0, four_everywhere(x + 32 * r + 4 * kWord));
+    RIFTCO_UNROLL
+    for (int r = 0; r < R; r++)
+      total[r].v = _mm512_dpbusd_epi32(total[r].v, w1, four_everywhere(x + 32 * r + 4 * kWord + 4));
+  });
 }
 
 // The weights plus 128 are unsigned; what that adds, 128 times the sum of the activations, is taken off at the start.

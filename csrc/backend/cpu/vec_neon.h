@@ -227,11 +227,11 @@ RIFTCO_INLINE void dot_q4(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
   }
 }
 
-template <int R, int kLines>
-RIFTCO_INLINE void dot_lines(const int8_t* w, const int8_t* x, I16 (&total)[R]) {
+template <int R>
+RIFTCO_INLINE void dot_q8(const int8_t* w, const int8_t* x, const RowScale*, I16 (&total)[R]) {
   clear(total);
   RIFTCO_UNROLL
-  for (int j = 0; j < kLines; j++) {
+  for (int j = 0; j < 8; j++) {
     RIFTCO_UNROLL
     for (int i = 0; i < 4; i++) {
       const int8x16_t line = vld1q_s8(w + 64 * j + 16 * i);
@@ -242,13 +242,34 @@ RIFTCO_INLINE void dot_lines(const int8_t* w, const int8_t* x, I16 (&total)[R]) 
   }
 }
 
-template <int R>
-RIFTCO_INLINE void dot_q8(const int8_t* w, const int8_t* x, const RowScale*, I16 (&total)[R]) {
-  dot_lines<R, 8>(w, x, total);
+template <int kHighBits, int kWord>
+RIFTCO_INLINE int8x16_t with_high_bits(uint8x16_t nibbles, uint8x16_t high) {
+  constexpr int kShift = high_shift<kHighBits>(kWord);
+  if constexpr (kShift < 0) {
+    high = vshrq_n_u8(high, -kShift);
+  } else {
+    high = vshlq_n_u8(high, kShift);
+  }
+  return vreinterpretq_s8_u8(vorrq_u8(nibbles, vandq_u8(high, vdupq_n_u8(kHighMask[kHighBits]))));
 }
-template <int R, int kLines>
-RIFTCO_INLINE void dot_u6(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
-  dot_lines<R, kLines>(reinterpret_cast<const int8_t*>(w), x, total);
+
+template <int R, int kHighBits, int kFirst, int kWords>
+RIFTCO_INLINE void dot_wide(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
+  clear(total);
+  each_second_word<kFirst, kFirst + kWords>([&]<int kWord>() __attribute__((always_inline)) {
+    RIFTCO_UNROLL
+    for (int i = 0; i < 4; i++) {
+      const uint8x16_t line = vld1q_u8(w + 32 * kWord + 16 * i);
+      const uint8x16_t high = vld1q_u8(w + 256 + (kHighBits == 2 ? 64 * (kWord / 4) : 0) + 16 * i);
+      const int8x16_t w0 = with_high_bits<kHighBits, kWord>(vandq_u8(line, vdupq_n_u8(15)), high);
+      const int8x16_t w1 = with_high_bits<kHighBits, kWord + 1>(vshrq_n_u8(line, 4), high);
+      RIFTCO_UNROLL
+      for (int r = 0; r < R; r++) {
+        total[r].v[i] = add_dot(total[r].v[i], w0, four_everywhere(x + 32 * r + 4 * kWord));
+        total[r].v[i] = add_dot(total[r].v[i], w1, four_everywhere(x + 32 * r + 4 * kWord + 4));
+      }
+    }
+  });
 }
 
 }  // namespace

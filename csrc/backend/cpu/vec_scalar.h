@@ -162,12 +162,17 @@ RIFTCO_INLINE void dot_q4(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
     }
 }
 
-template <int R, int kLines>
-RIFTCO_INLINE void dot_u6(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
+template <int R, int kHighBits, int kFirst, int kWords>
+RIFTCO_INLINE void dot_wide(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
   for (int r = 0; r < R; r++)
     for (int o = 0; o < 16; o++) {
       int32_t a = 0;
-      for (int i = 0; i < 4 * kLines; i++) a += w[64 * (i / 4) + 4 * o + i % 4] * x[32 * r + i];
+      for (int i = 4 * kFirst; i < 4 * (kFirst + kWords); i++) {
+        const int word = i / 4, at = 4 * o + i % 4, shift = high_shift<kHighBits>(word);
+        const int nibble = w[64 * (word / 2) + at] >> 4 * (word % 2) & 15;
+        const int high = w[256 + (kHighBits == 2 ? 64 * (word / 4) : 0) + at];
+        a += (nibble | ((shift < 0 ? high >> -shift : high << shift) & kHighMask[kHighBits])) * x[32 * r + i];
+      }
       total[r].v[o] = a;
     }
 }
