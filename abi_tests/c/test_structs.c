@@ -52,6 +52,13 @@ static rt_status use_encode_options(void* p) {
   return rt_tokenizer_encode(tokenizer, "a", 1, p, NULL, 0, &required);
 }
 
+static rt_status use_train_options(void* p) {
+  rt_tokenizer* made = NULL;
+  const rt_status status = rt_tokenizer_train(NULL, 0, p, &made);
+  rt_tokenizer_release(made);
+  return status;
+}
+
 static rt_status use_factory_options(void* p) {
   rt_kv_cache_factory* made = NULL;
   const rt_status status = rt_kv_cache_factory_create(model, p, &made);
@@ -92,6 +99,9 @@ static rt_status init_model_load_options(void* p, uint64_t size) {
 static rt_status init_model_config(void* p, uint64_t size) { return rt_model_config_init(p, size); }
 static rt_status init_save_options(void* p, uint64_t size) { return rt_model_save_options_init(p, size); }
 static rt_status init_encode_options(void* p, uint64_t size) { return rt_encode_options_init(p, size); }
+static rt_status init_train_options(void* p, uint64_t size) {
+  return rt_tokenizer_train_options_init(p, size);
+}
 static rt_status init_factory_options(void* p, uint64_t size) {
   return rt_kv_cache_factory_options_init(p, size);
 }
@@ -114,6 +124,8 @@ static const input inputs[] = {
      use_model_load_options},
     {"rt_model_config", 136, sizeof(rt_model_config), init_model_config, use_model_config},
     {"rt_model_save_options", 48, sizeof(rt_model_save_options), init_save_options, use_save_options},
+    {"rt_tokenizer_train_options", 64, sizeof(rt_tokenizer_train_options), init_train_options,
+     use_train_options},
     {"rt_encode_options", 32, sizeof(rt_encode_options), init_encode_options, use_encode_options},
     {"rt_kv_cache_factory_options", 48, sizeof(rt_kv_cache_factory_options), init_factory_options,
      use_factory_options},

@@ -4,6 +4,7 @@
 static rt_tokenizer* tokenizer;
 
 static void test_encode_and_decode(void) {
+  const rt_byte_range range = {0, 2};
   rt_encode_options options;
   uint32_t tokens[8] = {9, 9, 9, 9, 9, 9, 9, 9};
   char text[8] = "#######";
@@ -40,6 +41,13 @@ static void test_encode_and_decode(void) {
   REFUSED(rt_tokenizer_encode(tokenizer, "a", 1, &options, tokens, 8, &required), RT_INVALID_ARGUMENT,
           "options.strict is 3");
   options.strict = 0;
+  options.plain_range_count = 1;
+  REFUSED(rt_tokenizer_encode(tokenizer, "a", 1, &options, tokens, 8, &required), RT_INVALID_ARGUMENT,
+          "options.plain_ranges is NULL");
+  options.plain_ranges = &range;
+  REFUSED(rt_tokenizer_encode(tokenizer, "a", 1, &options, tokens, 8, &required), RT_OUT_OF_RANGE,
+          "the plain range 0 to 2");
+  options.plain_range_count = 0;
   options.reserved = 1;
   REFUSED(rt_tokenizer_encode(tokenizer, "a", 1, &options, tokens, 8, &required), RT_INVALID_ARGUMENT,
           "options.reserved is 1");
@@ -98,12 +106,68 @@ static void test_queries(void) {
   CHECK(special == 0);
   REFUSED(rt_tokenizer_is_special(tokenizer, 256, &special), RT_OUT_OF_RANGE, "256");
   REFUSED(rt_tokenizer_is_special(tokenizer, 1, NULL), RT_INVALID_ARGUMENT, "special is NULL");
+  OK(rt_tokenizer_special_tokens(tokenizer, NULL, 0, &required));
+  CHECK(required == 0);
+  REFUSED(rt_tokenizer_special_tokens(tokenizer, NULL, 1, &required), RT_INVALID_ARGUMENT, "tokens is NULL");
+  REFUSED(rt_tokenizer_special_tokens(NULL, NULL, 0, &required), RT_INVALID_ARGUMENT, "tokenizer is NULL");
   OK(rt_tokenizer_chat_template(tokenizer, NULL, 0, &required));
   CHECK(required == 0);
   REFUSED(rt_tokenizer_chat_template(tokenizer, NULL, 1, &required), RT_INVALID_ARGUMENT, "text is NULL");
   REFUSED(rt_tokenizer_chat_template(NULL, NULL, 0, &required), RT_INVALID_ARGUMENT, "tokenizer is NULL");
   REFUSED(rt_tokenizer_save(tokenizer, "x", 1), RT_UNSUPPORTED, "byte tokenizer");
   REFUSED(rt_tokenizer_save(NULL, "x", 1), RT_INVALID_ARGUMENT, "tokenizer is NULL");
+}
+
+static uint64_t last_done, last_total;
+static void RT_CALL on_progress(void* user_data, uint64_t done, uint64_t total) {
+  CHECK(done >= last_done && done <= total);
+  last_done = done;
+  last_total = total;
+  if (user_data) rt_cancel_set(user_data);
+}
+
+static void test_train(void) {
+  const rt_text texts[2] = {{"hug hug hug hugs", 16}, {"pug", 3}};
+  const rt_text special[2] = {{"<end>", 5}, {"<end>", 5}};
+  rt_tokenizer_train_options options;
+  rt_tokenizer* trained = NULL;
+  rt_cancel* cancel = NULL;
+  uint32_t token = 9, ids[4];
+  uint64_t required = 0;
+  OK(rt_tokenizer_train_options_init(&options, sizeof options));
+  CHECK(options.vocabulary_size == 8192 && options.pre_tokenizer == RT_PRE_TOKENIZER_GPT2);
+  options.vocabulary_size = 259;
+  options.special_tokens = special;
+  options.special_token_count = 1;
+  options.progress = on_progress;
+  OK(rt_tokenizer_train(texts, 2, &options, &trained));
+  CHECK(last_total == 38 && last_done == 38);
+  OK(rt_tokenizer_find(trained, "<end>", 5, &token));
+  CHECK(token == 0);
+  OK(rt_tokenizer_encode(trained, "hug", 3, NULL, ids, 4, &required)); /* "ug" comes first, then "hug" */
+  CHECK(required == 1 && ids[0] == 258);
+  rt_tokenizer_release(trained);
+
+  trained = tokenizer;
+  options.special_token_count = 2;
+  REFUSED(rt_tokenizer_train(texts, 2, &options, &trained), RT_INVALID_ARGUMENT, "\"<end>\" is there twice");
+  CHECK(trained == NULL);
+  options.special_token_count = 1;
+  options.vocabulary_size = 256;
+  REFUSED(rt_tokenizer_train(texts, 2, &options, &trained), RT_OUT_OF_RANGE, "vocabulary_size of 256; 257");
+  options.vocabulary_size = 300;
+  options.pre_tokenizer = 4;
+  REFUSED(rt_tokenizer_train(texts, 2, &options, &trained), RT_INVALID_ARGUMENT,
+          "options.pre_tokenizer is 4");
+  options.pre_tokenizer = 0;
+  REFUSED(rt_tokenizer_train(NULL, 2, &options, &trained), RT_INVALID_ARGUMENT, "texts is NULL");
+  REFUSED(rt_tokenizer_train(texts, 2, &options, NULL), RT_INVALID_ARGUMENT, "tokenizer is NULL");
+  OK(rt_cancel_create(&cancel));
+  options.cancel = cancel;
+  options.progress_user_data = cancel;
+  last_done = 0;
+  REFUSED(rt_tokenizer_train(texts, 2, &options, &trained), RT_CANCELLED, "training");
+  rt_cancel_release(cancel);
 }
 
 static void test_load(void) {
@@ -160,6 +224,7 @@ int main(int argc, char** argv) {
   test_cancel();
   test_queries();
   test_load();
+  test_train();
   test_stream_decoder();
   return check_end();
 }

@@ -29,7 +29,6 @@ AddedTokens::AddedTokens(const Vocabulary& vocabulary, std::vector<Pattern> patt
   for (size_t b = 0; b < starts_.size(); b++)
     starts_[b] = uint32_t(std::ranges::lower_bound(sorted_, b, std::less<>(), first_byte) - sorted_.begin());
   for (const Pattern& pattern : sorted_) {
-    has_ordinary_ |= !(vocabulary.flags(pattern.id) & kSpecialToken);
     if ((vocabulary.flags(pattern.id) & kSingleWord) && !word_) word_.emplace(kWordCharacter);
   }
 }
@@ -55,10 +54,10 @@ uint32_t AddedTokens::find(std::string_view text) const noexcept {
   return found && found->text.size() == text.size() ? found->id : kNoToken;
 }
 
-bool AddedTokens::accept(uint32_t id, bool parse_special, std::string_view text, size_t done, size_t& begin,
-                         size_t& end) const {
+bool AddedTokens::is_special(uint32_t id) const noexcept { return vocabulary_->flags(id) & kSpecialToken; }
+
+bool AddedTokens::accept(uint32_t id, std::string_view text, size_t done, size_t& begin, size_t& end) const {
   const uint8_t flags = vocabulary_->flags(id);
-  if ((flags & kSpecialToken) && !parse_special) return false;
   if (flags & kSingleWord) {
     RegexMatcher matcher(4);
     const auto is_word = [&](std::string_view c) {

@@ -24,12 +24,12 @@ class AddedTokens {
   uint32_t find(std::string_view text) const noexcept;  // kNoToken when none has exactly this pattern
 
   // Cuts `text`, in order, into on_token(id) and on_text(what is between, never empty). A special token found
-  // while `parse_special` is off stays text, and so does whatever it overlaps.
-  template <class OnText, class OnToken>
-  void split(std::string_view text, bool parse_special, const OnText& on_text,
+  // where is_plain(begin, end), both places in `text`, stays text, and so does whatever it overlaps.
+  template <class IsPlain, class OnText, class OnToken>
+  void split(std::string_view text, const IsPlain& is_plain, const OnText& on_text,
              const OnToken& on_token) const {
     size_t done = 0;
-    if (parse_special || has_ordinary_)
+    if (!sorted_.empty())
       for (size_t at = 0; at < text.size();) {
         const Pattern* found = match(text.substr(at));
         if (!found) {
@@ -40,7 +40,8 @@ class AddedTokens {
         size_t begin = at;
         at += found->text.size();
         size_t end = at;
-        if (!accept(id, parse_special, text, done, begin, end)) continue;
+        if (is_special(id) && is_plain(begin, end)) continue;
+        if (!accept(id, text, done, begin, end)) continue;
         if (done < begin) on_text(text.substr(done, begin - done));
         on_token(id);
         done = end;
@@ -51,13 +52,12 @@ class AddedTokens {
  private:
   const Pattern* match(std::string_view text) const noexcept;  // null when none begins here
   // Applies the token's own conditions; widens [begin, end) by the white space that it swallows.
-  bool accept(uint32_t id, bool parse_special, std::string_view text, size_t done, size_t& begin,
-              size_t& end) const;
+  bool accept(uint32_t id, std::string_view text, size_t done, size_t& begin, size_t& end) const;
+  bool is_special(uint32_t id) const noexcept;
 
   const Vocabulary* vocabulary_;
   std::vector<Pattern> sorted_;       // by text
   std::array<uint32_t, 257> starts_;  // starts_[b]: the first of sorted_ that begins with byte b or above
-  bool has_ordinary_ = false;         // any that is not special
   std::optional<Regex> word_;         // present when a token asks for word boundaries
 };
 

@@ -27,6 +27,15 @@ TextEncoder::TextEncoder(const Tokenizer& tokenizer, std::string_view text, cons
       score_merger_(tokenizer.vocabulary_, tokenizer.score_places_, options.cancel) {
   if (text.size() > kMaxTextBytes)
     fail(Status::overflow, "a text of %zu bytes; one call encodes at most %zu", text.size(), kMaxTextBytes);
+  uint64_t end = 0;
+  for (const PlainRange& range : options.plain) {
+    if (range.begin < end || range.end <= range.begin || range.end > text.size())
+      fail(Status::out_of_range,
+           "the plain range %llu to %llu is empty, out of order or behind the text's %zu bytes",
+           static_cast<unsigned long long>(range.begin), static_cast<unsigned long long>(range.end),
+           text.size());
+    end = range.end;
+  }
   seen_.resize(std::bit_floor(std::clamp<size_t>(text.size() / 32, 1, 8192)));
 }
 
@@ -35,17 +44,20 @@ std::vector<uint32_t> TextEncoder::run() {
   out_.reserve(text_.size() / 3 + spec.prefix.size() + spec.suffix.size() + 8);
   if (options_.add_special) out_ = spec.prefix;
   t_.added_first_.split(
-      text_, options_.parse_special, [&](std::string_view between) { encode_fragment(between); },
-      [&](uint32_t id) { out_.push_back(id); });
+      text_, [&](size_t begin, size_t end) { return is_plain(begin, end); },
+      [&](std::string_view between) { encode_fragment(between); }, [&](uint32_t id) { out_.push_back(id); });
   if (options_.add_special) out_.insert(out_.end(), spec.suffix.begin(), spec.suffix.end());
   return std::move(out_);
 }
 
 void TextEncoder::encode_fragment(std::string_view text) {
   const bool is_first = text.data() == text_.data();
+  // Places change when text is normalised: then none of it may be plain.
+  const size_t place = size_t(text.data() - text_.data());
+  const bool all_plain = is_plain(place, place + text.size());
   if (!t_.spec_.normalizer.empty()) text = keep(normalize(t_.spec_.normalizer, text));
   t_.added_second_.split(
-      text, options_.parse_special,
+      text, [&](size_t, size_t) { return all_plain; },
       [&](std::string_view rest) { encode_rest(rest, is_first && rest.data() == text.data()); },
       [&](uint32_t id) { out_.push_back(id); });
 }
@@ -58,6 +70,13 @@ void TextEncoder::encode_rest(std::string_view text, bool is_first) {
       !marked.starts_with(kSpaceMark))
     marked.insert(0, kSpaceMark);
   encode_text(keep(std::move(marked)));
+}
+
+// Whether special tokens in [begin, end) are text: by option, or because a plain range reaches into it.
+bool TextEncoder::is_plain(size_t begin, size_t end) const noexcept {
+  if (!options_.parse_special) return true;
+  const auto range = std::ranges::upper_bound(options_.plain, begin, std::less<>(), &PlainRange::end);
+  return range != options_.plain.end() && range->begin < end;
 }
 
 std::string_view TextEncoder::keep(std::string text) { return kept_.emplace_back(std::move(text)); }

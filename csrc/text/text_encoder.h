@@ -28,6 +28,7 @@ class TextEncoder {
   void encode_by_score(std::string_view piece);
   void encode_character(std::string_view character, bool& after_missing);
   void add_missing(std::string_view bytes, bool& after_missing);
+  bool is_plain(size_t begin, size_t end) const noexcept;
   void count_bytes(size_t bytes);
   std::string_view keep(std::string text);  // pieces stay valid to the end
 

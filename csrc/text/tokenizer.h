@@ -18,11 +18,17 @@
 
 namespace riftco {
 
+struct PlainRange {
+  uint64_t begin, end;
+};
+
 struct EncodeOptions {
   bool add_special = false;            // put what the file says (BOS, EOS) before and after
   bool parse_special = false;          // find special tokens written in the text
   bool strict = false;                 // a byte that the vocabulary lacks is invalid_argument, not dropped
   const CancelFlag* cancel = nullptr;  // looked at every 64 KiB
+  // Where parse_special finds nothing: [begin, end) of bytes, in order, none inside another.
+  std::span<const PlainRange> plain = {};
 };
 
 // Immutable; any number of threads may use one at the same time. Text is bytes: what is not UTF-8 is encoded

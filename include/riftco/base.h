@@ -99,6 +99,13 @@ RT_API rt_status RT_CALL rt_cpu_isa_force(int32_t isa);
 /* Two libraries with the same kernel contract compute the same bits on the CPU. */
 RT_API uint32_t RT_CALL rt_kernel_contract(void);
 
+/* --- texts ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct rt_text {
+  const char* data; /* UTF-8 bytes */
+  uint64_t size;
+} rt_text;
+
 /* --- cancelling ------------------------------------------------------------------------------------------------------ */
 
 /* A latched flag. Calls that take one look at it between pieces of work and then fail with RT_CANCELLED,

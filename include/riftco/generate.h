@@ -35,11 +35,6 @@ enum {
   RT_FINISH_LENGTH = 3 /* max_new_tokens, or the context is full under RT_ROLLOVER_STOP */
 };
 
-typedef struct rt_text {
-  const char* data; /* UTF-8 bytes */
-  uint64_t size;
-} rt_text;
-
 typedef struct rt_logit_bias {
   uint32_t token;
   float bias; /* added to the token's logit; -INFINITY bars it */

@@ -24,6 +24,11 @@ typedef struct rt_tokenizer_info {
   uint32_t reserved;
 } rt_tokenizer_info;
 
+typedef struct rt_byte_range {
+  uint64_t begin;
+  uint64_t end;
+} rt_byte_range;
+
 typedef struct rt_encode_options {
   uint64_t struct_size;
   uint32_t add_special;   /* 1: add the tokens that the file says surround a text (BOS, EOS). Default 0 */
@@ -32,6 +37,10 @@ typedef struct rt_encode_options {
       strict; /* 1: a byte without any token is RT_INVALID_ARGUMENT instead of being left out. Default 0 */
   uint32_t reserved;
   const rt_cancel* cancel; /* or NULL */
+  /* Where parse_special finds nothing, like a user's words within a prompt: bytes [begin, end), in order and
+   * apart. Default none */
+  const rt_byte_range* plain_ranges;
+  uint64_t plain_range_count;
 } rt_encode_options;
 
 RT_API rt_status RT_CALL rt_encode_options_init(rt_encode_options* options, uint64_t size);
@@ -59,6 +68,10 @@ RT_API rt_status RT_CALL rt_tokenizer_decode(const rt_tokenizer* tokenizer, cons
 RT_API rt_status RT_CALL rt_tokenizer_find(const rt_tokenizer* tokenizer, const char* text,
                                            uint64_t text_size, uint32_t* token);
 
+/* The ids of all special tokens, lowest first. */
+RT_API rt_status RT_CALL rt_tokenizer_special_tokens(const rt_tokenizer* tokenizer, uint32_t* tokens,
+                                                     uint64_t capacity, uint64_t* required);
+
 /* 1 when the token is a special (control) token. */
 RT_API rt_status RT_CALL rt_tokenizer_is_special(const rt_tokenizer* tokenizer, uint32_t token,
                                                  uint32_t* special);
@@ -74,6 +87,39 @@ RT_API rt_status RT_CALL rt_tokenizer_save(const rt_tokenizer* tokenizer, const 
                                            uint64_t path_size);
 
 RT_API void RT_CALL rt_tokenizer_release(rt_tokenizer* tokenizer);
+
+/* --- training --------------------------------------------------------------------------------------------------------- */
+
+/* How text is cut into the pieces that no token crosses. */
+enum {
+  RT_PRE_TOKENIZER_GPT2 = 0,   /* contractions, words, numbers, marks, white space */
+  RT_PRE_TOKENIZER_SMOLLM = 1, /* the same, each digit by itself */
+  RT_PRE_TOKENIZER_LLAMA3 = 2, /* numbers of at most three digits, words with a leading mark, line ends */
+  RT_PRE_TOKENIZER_QWEN2 = 3   /* the same, each digit by itself */
+};
+
+typedef struct rt_tokenizer_train_options {
+  uint64_t struct_size;
+  uint32_t
+      vocabulary_size;   /* special tokens and 256 bytes included; fewer come out where the texts have no more
+                               pairs. Default 8192 */
+  int32_t pre_tokenizer; /* RT_PRE_TOKENIZER_*; default GPT2 */
+  uint64_t minimum_count;        /* pairs that come less often do not join. Default 0 */
+  const rt_text* special_tokens; /* the first ids, in this order */
+  uint64_t special_token_count;
+  const rt_cancel* cancel;       /* or NULL */
+  rt_progress_callback progress; /* or NULL; bytes, each counted twice */
+  void* progress_user_data;
+} rt_tokenizer_train_options;
+
+RT_API rt_status RT_CALL rt_tokenizer_train_options_init(rt_tokenizer_train_options* options, uint64_t size);
+
+/* Learns a byte-level BPE tokenizer: the most frequent pair of neighbours joins first, of equals the one with the
+ * lowest ids. The same texts give the same tokenizer in any order, and the same merges as the trainer of the
+ * `tokenizers` package. Special tokens in the texts count as ordinary text. */
+RT_API rt_status RT_CALL rt_tokenizer_train(const rt_text* texts, uint64_t text_count,
+                                            const rt_tokenizer_train_options* options,
+                                            rt_tokenizer** tokenizer);
 
 /* --- streaming ------------------------------------------------------------------------------------------------------- */
 

@@ -24,6 +24,7 @@ from .library import complete_model
 from .model_commands import JsonOption, convert, ls, rm
 from .pull import MODELS, cached_path, pull, resolve
 from .serving import GenerationResult, GenerationStats, TextGenerator
+from .text_commands import chat, tokenizer_app
 from .token_view import token_rows
 from .tokenizer import Tokenizer
 
@@ -62,9 +63,11 @@ ModelArgument = Annotated[
         autocompletion=complete_model,
     ),
 ]
+app.command()(chat)
 app.command()(convert)
 app.command()(ls)
 app.command()(rm)
+app.add_typer(tokenizer_app, name="tokenizer")
 
 
 def _version(wanted: bool) -> None:

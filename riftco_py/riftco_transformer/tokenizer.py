@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import codecs
+import pathlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from os import PathLike
 from typing import Any, SupportsIndex
 
 import numpy as np
 
 from ._native import (
     NO_TOKEN,
+    UINT32_MAX,
     Handle,
     Path,
     Text,
     Tokens,
     check,
+    choice,
     create,
     ffi,
     flag,
+    integer,
     lib,
     options,
     output,
@@ -29,8 +34,34 @@ from ._native import (
     token_pointer,
 )
 from .cancel import CancelFlag, interruptible
+from .progress import Progress, watched
 
 _KINDS = {0: "byte", 1: "bpe", 2: "sentencepiece"}
+
+
+PRE_TOKENIZERS: dict[str, int] = {
+    "gpt2": lib.RT_PRE_TOKENIZER_GPT2,
+    "smollm": lib.RT_PRE_TOKENIZER_SMOLLM,
+    "llama3": lib.RT_PRE_TOKENIZER_LLAMA3,
+    "qwen2": lib.RT_PRE_TOKENIZER_QWEN2,
+}
+
+
+def _texts(items: object, name: str) -> list[bytes]:
+    if isinstance(items, (str, bytes, PathLike)) or not isinstance(items, Iterable):
+        raise TypeError(f"expected an iterable of texts, not {type(items).__name__}")
+    return [
+        pathlib.Path(item).read_bytes() if isinstance(item, PathLike) else text_bytes(item, name)
+        for item in items
+    ]
+
+
+def _text_array(texts: list[bytes]) -> Any:
+    """rt_text[], pointing into the texts."""
+    array = ffi.new("rt_text[]", len(texts))
+    for entry, text in zip(array, texts, strict=True):
+        entry.data, entry.size = ffi.from_buffer(text), len(text)
+    return array
 
 
 def _optional(token: int) -> int | None:
@@ -62,6 +93,42 @@ class Tokenizer(Handle):
         """The byte tokenizer: 256 ids, no special token."""
         return cls(create(lib.rt_tokenizer_create_byte, "rt_tokenizer"))
 
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[Text | PathLike[str]],
+        *,
+        vocabulary_size: int = 8192,
+        pre_tokenizer: str = "gpt2",
+        minimum_count: int = 0,
+        special_tokens: Iterable[Text] = (),
+        progress: Progress | None = None,
+        cancel: CancelFlag | None = None,
+    ) -> Tokenizer:
+        """A byte-level BPE tokenizer learnt from texts; a `pathlib.Path` among them stands for a file's
+        bytes.
+
+        vocabulary_size: special tokens (the first ids) and the 256 bytes included; fewer come out where the
+        texts have no more pairs. pre_tokenizer: how text is cut, "gpt2", "smollm", "llama3" or "qwen2".
+        minimum_count: pairs that come less often do not join. The texts are held in memory; the merges are
+        those of the `tokenizers` package's trainer. progress: called with bytes, each counted twice.
+        """
+        corpus_texts = _texts(texts, "a text")
+        special_texts = _texts(special_tokens, "a special token")
+        corpus, special = _text_array(corpus_texts), _text_array(special_texts)
+        settings = options("rt_tokenizer_train_options")
+        settings.vocabulary_size = integer(vocabulary_size, "vocabulary_size", UINT32_MAX)
+        settings.pre_tokenizer = choice(pre_tokenizer, "pre_tokenizer", PRE_TOKENIZERS)
+        settings.minimum_count = integer(minimum_count, "minimum_count")
+        settings.special_tokens, settings.special_token_count = special, len(special)
+
+        def call() -> Any:
+            made = create(lib.rt_tokenizer_train, "rt_tokenizer", corpus, len(corpus), settings)
+            del corpus_texts[:], special_texts[:]  # kept until here: the arrays point into them
+            return made
+
+        return cls(watched(call, settings, progress, cancel))
+
     @property
     def kind(self) -> str:
         """ "byte", "bpe" (byte-level) or "sentencepiece" (BPE with byte fallback)."""
@@ -87,14 +154,31 @@ class Tokenizer(Handle):
         """Whether the file says that prompts begin with the BOS token."""
         return bool(self._info.adds_bos)
 
+    @property
+    def special_tokens(self) -> list[int]:
+        """The ids of all special tokens, lowest first."""
+        required = ffi.new("uint64_t *")
+        check(lib.rt_tokenizer_special_tokens(self._pointer(), ffi.NULL, 0, required))
+        tokens = np.empty(required[0], dtype=np.uint32)
+        check(lib.rt_tokenizer_special_tokens(self._pointer(), token_pointer(tokens), required[0], required))
+        ids: list[int] = tokens.tolist()
+        return ids
+
     def encode(
-        self, text: Text, *, add_special: bool = False, parse_special: bool = False, strict: bool = False
+        self,
+        text: Text,
+        *,
+        add_special: bool = False,
+        parse_special: bool = False,
+        strict: bool = False,
+        plain_ranges: Iterable[tuple[int, int]] = (),
     ) -> list[int]:
         """The token ids of a text, or of any bytes.
 
         add_special: add what the file says surrounds a text (BOS, EOS). parse_special: read the text of
         special tokens in the input as those tokens. strict: a byte without any token is an
-        `InvalidArgumentError` instead of being left out.
+        `InvalidArgumentError` instead of being left out. plain_ranges: [begin, end) of the text's bytes, in
+        order, where parse_special finds nothing.
         """
         data = text_bytes(text, "text")
         cancel = CancelFlag()
@@ -103,6 +187,10 @@ class Tokenizer(Handle):
         settings.parse_special = flag(parse_special, "parse_special")
         settings.strict = flag(strict, "strict")
         settings.cancel = cancel._pointer()
+        ranges = ffi.new(
+            "rt_byte_range[]", [(integer(a, "begin"), integer(b, "end")) for a, b in plain_ranges]
+        )
+        settings.plain_ranges, settings.plain_range_count = ranges, len(ranges)
         native = self._pointer()
         required = ffi.new("uint64_t *")
 

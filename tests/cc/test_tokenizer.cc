@@ -313,5 +313,29 @@ TEST(TokenizerThreads, OneTokenizerServesManyThreads) {
   EXPECT_EQ(wrong, 0);
 }
 
+TEST(Tokenizer, PlainRangesKeepSpecialTokensText) {
+  TokenizerSpec spec;
+  for (const char* token : {"<", "s", ">", "[x]", "<s>"}) spec.tokens.emplace_back(token);
+  spec.flags = {kModelToken, kModelToken, kModelToken, kAddedToken, kAddedToken | kSpecialToken};
+  const Tokenizer tokenizer("bpe", spec);
+  const auto encode = [&](std::vector<PlainRange> plain) {
+    return tokenizer.encode("<s><s>[x]", {.parse_special = true, .plain = plain});
+  };
+  EXPECT_EQ(encode({}), (Ids{4, 4, 3}));
+  EXPECT_EQ(encode({{0, 9}}), (Ids{0, 1, 2, 0, 1, 2, 3}));
+  EXPECT_EQ(encode({{2, 3}}), (Ids{0, 1, 2, 4, 3}));
+  EXPECT_EQ(encode({{0, 1}, {3, 4}}), (Ids{0, 1, 2, 0, 1, 2, 3}));
+  EXPECT_EQ(encode({{6, 9}}), (Ids{4, 4, 3}));
+  for (const std::vector<PlainRange>& wrong :
+       {std::vector<PlainRange>{{3, 3}}, {{0, 10}}, {{0, 2}, {1, 3}}}) {
+    try {
+      encode(wrong);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), Status::out_of_range);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace riftco

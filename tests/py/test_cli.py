@@ -15,6 +15,7 @@ import pytest
 from riftco_transformer import cli
 from riftco_transformer.artifacts import ModelBundle
 from riftco_transformer.serving import TextGenerator
+from riftco_transformer.tokenizer import Tokenizer
 
 Riftco = Callable[..., tuple[int, str, str]]
 RIFTCO = [sys.executable, "-m", "riftco_transformer"]
@@ -308,3 +309,20 @@ def test_shell_completion(tmp_path: Path) -> None:
         },
     )  # fmt: skip
     assert (result.returncode, result.stdout.decode().split()) == (0, ["some.gguf"])
+
+
+def test_tokenizer_train(tmp_path: Path) -> None:
+    corpus, out = tmp_path / "a.txt", tmp_path / "tokenizer.json"
+    corpus.write_text("the lighthouse and the lamp of the lighthouse " * 20, "utf-8")
+    arguments = ["tokenizer", "train", str(corpus), "--out", str(out), "--vocabulary-size", "280"]
+    code, output, errors = riftco(*arguments, "--special-token", "<end>", "--json")
+    assert code == 0, errors
+    size = json.loads(output)["vocabulary_size"]
+    assert 257 < size <= 280
+    with Tokenizer.load(out) as tokenizer:
+        assert tokenizer.vocabulary_size == size
+        assert tokenizer.find("<end>") == 0
+        assert len(tokenizer.encode(" lighthouse")) == 1
+    code, output, errors = riftco("tokenizer", "train", tmp_path / "no.txt", "--out", out)
+    assert (code, output) == (1, "")
+    assert "no.txt" in errors

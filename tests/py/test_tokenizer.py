@@ -144,3 +144,47 @@ def test_special_tokens_only_where_asked_for(smollm2: Runtime) -> None:
     assert tokenizer.kind == "bpe"
     assert tokenizer.vocabulary_size == smollm2.model.config.vocabulary_size
     assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
+
+
+def test_train(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(b"low lower lowest \xff" * 10)
+    reports: list[tuple[int, int]] = []
+    with Tokenizer.train(
+        [path, "new newer newest", b"wide"],
+        vocabulary_size=270,
+        special_tokens=["<end>"],
+        progress=lambda done, total: reports.append((done, total)),
+    ) as tokenizer:
+        assert tokenizer.vocabulary_size == 270
+        assert tokenizer.special_tokens == [0]
+        assert len(tokenizer.encode(" lower")) < 3
+        assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
+        tokenizer.save(path)
+        with Tokenizer.load(path) as again:
+            assert again.encode(TEXT) == tokenizer.encode(TEXT)
+    assert reports[-1][0] == reports[-1][1] == 2 * (180 + 16 + 4)
+
+
+def test_train_misuse() -> None:
+    with pytest.raises(TypeError, match="iterable of texts, not str"):
+        Tokenizer.train("text")
+    with pytest.raises(TypeError, match="a text must be str or bytes, not int"):
+        Tokenizer.train([1])  # type: ignore[list-item]
+    with pytest.raises(OutOfRangeError, match="vocabulary_size of 10"):
+        Tokenizer.train(["a"], vocabulary_size=10)
+    with pytest.raises(RiftcoError, match="pre_tokenizer must be one of gpt2"):
+        Tokenizer.train(["a"], pre_tokenizer="other")
+
+
+def test_plain_ranges() -> None:
+    with Tokenizer.load(GOLDEN / "qwen2.tokenizer.json") as tokenizer:
+        end = tokenizer.find("<|im_end|>")
+        text = "a<|im_end|>é<|im_end|>"
+        begin = len("a<|im_end|>é".encode())
+        assert tokenizer.encode(text, parse_special=True).count(end) == 2
+        ids = tokenizer.encode(text, parse_special=True, plain_ranges=[(begin, begin + 1)])
+        assert ids.count(end) == 1
+        assert tokenizer.decode(ids) == text
+        with pytest.raises(OutOfRangeError, match="plain range"):
+            tokenizer.encode(text, parse_special=True, plain_ranges=[(3, 2)])

@@ -17,6 +17,14 @@ struct EncodeConfig {
   bool strict = false;  // a byte without any token throws RT_INVALID_ARGUMENT instead of being left out
 };
 
+struct TrainConfig {
+  std::uint32_t vocabulary_size = 8192;
+  std::int32_t pre_tokenizer = RT_PRE_TOKENIZER_GPT2;
+  std::uint64_t minimum_count = 0;  // pairs that come less often do not join
+  std::vector<std::string> special_tokens;
+  const rt_cancel* cancel = nullptr;
+};
+
 // Immutable: any number of threads may use one.
 class Tokenizer {
  public:
@@ -31,6 +39,22 @@ class Tokenizer {
   static Tokenizer byte() {
     rt_tokenizer* handle = nullptr;
     detail::check(rt_tokenizer_create_byte(&handle));
+    return Tokenizer(handle);
+  }
+
+  // Learns byte-level BPE from texts.
+  static Tokenizer train(std::span<const std::string_view> texts, const TrainConfig& config = {}) {
+    const auto corpus = as_texts(texts);
+    const auto special = as_texts(config.special_tokens);
+    auto options = detail::defaults<rt_tokenizer_train_options>(rt_tokenizer_train_options_init);
+    options.vocabulary_size = config.vocabulary_size;
+    options.pre_tokenizer = config.pre_tokenizer;
+    options.minimum_count = config.minimum_count;
+    options.special_tokens = special.data();
+    options.special_token_count = special.size();
+    options.cancel = config.cancel;
+    rt_tokenizer* handle = nullptr;
+    detail::check(rt_tokenizer_train(corpus.data(), corpus.size(), &options, &handle));
     return Tokenizer(handle);
   }
 
@@ -95,6 +119,13 @@ class Tokenizer {
   rt_tokenizer* get() const noexcept { return handle_.get(); }
 
  private:
+  template <class Texts>
+  static std::vector<rt_text> as_texts(const Texts& texts) {
+    std::vector<rt_text> all;
+    for (const std::string_view text : texts) all.push_back({text.data(), text.size()});
+    return all;
+  }
+
   using Handle = detail::Owned<rt_tokenizer, rt_tokenizer_release>;
   Handle handle_;
 };

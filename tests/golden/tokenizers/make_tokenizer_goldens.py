@@ -267,6 +267,35 @@ def custom() -> Tokenizer:
     return split_by(CUSTOM_PATTERN)
 
 
+def write_trained() -> None:
+    """What the trainer learns: all tokens by id, and the merges as ids."""
+    corpus = (SENTENCES + SNIPPETS) * 3 + SENTENCES[:2] * 5
+    split = {
+        "gpt2": byte_level(True),
+        "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level(True)]),
+    }
+    cases = []
+    for name, size, least in [("gpt2", 1500, 0), ("smollm", 900, 0), ("gpt2", 5000, 4), ("gpt2", 100000, 0)]:
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = split[name]
+        trainer = trainers.BpeTrainer(
+            vocab_size=size,
+            min_frequency=least,
+            special_tokens=["<end>", "aa"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(corpus, trainer)
+        model = json.loads(tokenizer.to_str())["model"]
+        merges = [[model["vocab"][token] for token in merge] for merge in model["merges"]]
+        tokens = sorted(model["vocab"], key=model["vocab"].get)
+        cases.append(
+            {"pre_tokenizer": name, "vocabulary_size": size, "minimum_count": least, "merges": merges[:1200]}
+            | {"merge_count": len(merges), "last_token": tokens[-1], "token_count": len(tokens)}
+        )
+    write("trained.json", {"made_by": made_by(), "texts": corpus, "cases": cases})
+
+
 def sentencepiece_model(**options) -> sentencepiece.SentencePieceProcessor:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -393,6 +422,7 @@ def main() -> None:
             {"made_by": made_by(), "cases": cases(tokenizer, seed, 60 if seed < 4 else 20)},
         )
     write_sentencepiece()
+    write_trained()
     if len(sys.argv) > 1:
         write("smollm2_ids.json", {"made_by": made_by(), "cases": cases(smollm2(sys.argv[1]), 100, 60)})
 
