@@ -149,6 +149,7 @@ static void test_train(void) {
   rt_tokenizer_release(trained);
 
   trained = tokenizer;
+  options.progress = NULL;
   options.special_token_count = 2;
   REFUSED(rt_tokenizer_train(texts, 2, &options, &trained), RT_INVALID_ARGUMENT, "\"<end>\" is there twice");
   CHECK(trained == NULL);
@@ -164,6 +165,7 @@ static void test_train(void) {
   REFUSED(rt_tokenizer_train(texts, 2, &options, NULL), RT_INVALID_ARGUMENT, "tokenizer is NULL");
   OK(rt_cancel_create(&cancel));
   options.cancel = cancel;
+  options.progress = on_progress;
   options.progress_user_data = cancel;
   last_done = 0;
   REFUSED(rt_tokenizer_train(texts, 2, &options, &trained), RT_CANCELLED, "training");

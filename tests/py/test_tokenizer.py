@@ -180,8 +180,8 @@ def test_train_misuse() -> None:
 def test_plain_ranges() -> None:
     with Tokenizer.load(GOLDEN / "qwen2.tokenizer.json") as tokenizer:
         end = tokenizer.find("<|im_end|>")
-        text = "a<|im_end|>é<|im_end|>"
-        begin = len("a<|im_end|>é".encode())
+        text = "a<|im_end|>ö<|im_end|>"
+        begin = len("a<|im_end|>ö".encode())
         assert tokenizer.encode(text, parse_special=True).count(end) == 2
         ids = tokenizer.encode(text, parse_special=True, plain_ranges=[(begin, begin + 1)])
         assert ids.count(end) == 1
