@@ -38,6 +38,7 @@ ALLOWED_LIBRARIES = (
     "libstdc++.",
     "libgcc_s.",
     "libpcre2-8.",
+    "libutf8proc.",
 )
 
 
