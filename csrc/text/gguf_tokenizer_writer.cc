@@ -102,7 +102,6 @@ void check_same(const Tokenizer& tokenizer, const TokenizerSpec& a, const Tokeni
   if (!has_all_bytes(tokenizer) &&
       (a.missing_byte != b.missing_byte || a.fuse_missing_bytes != b.fuse_missing_bytes))
     refuse("it has a token for bytes that have none");
-  if (a.prefix != b.prefix || a.suffix != b.suffix) refuse("the tokens around a prompt are not BOS and EOS");
   if (a.special.bos != b.special.bos || a.special.eos != b.special.eos ||
       a.special.unknown != b.special.unknown || a.special.pad != b.special.pad ||
       a.special.end_of_generation != b.special.end_of_generation)
@@ -116,6 +115,11 @@ GgufTokenizer to_gguf_tokenizer(const Tokenizer& tokenizer, uint32_t vocabulary_
   const SpecialTokens& special = spec.special;
   const bool byte_level = spec.spelling == Spelling::byte_level;
   if (!byte_level && spec.scores.empty()) refuse("SentencePiece with merges and no scores");
+  const auto is_only = [](const std::vector<uint32_t>& ids, std::optional<uint32_t> id) {
+    return ids.empty() || (ids.size() == 1 && id == ids[0]);
+  };
+  if (!is_only(spec.prefix, special.bos) || !is_only(spec.suffix, special.eos))
+    refuse("the tokens around a prompt are not its BOS and EOS");
   GgufTokenizer t;
   t.model = byte_level ? "gpt2" : "llama";
   t.pre = byte_level ? pre_of(spec) : "default";

@@ -14,6 +14,7 @@ from gguf.quants import quantize
 from riftco_transformer.artifacts import ModelBundle
 from riftco_transformer.errors import InputOutputError, InvalidArgumentError, UnsupportedError
 from riftco_transformer.model import Model, ModelConfig
+from riftco_transformer.tokenizer import Tokenizer
 from safetensors import safe_open
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -254,3 +255,98 @@ def test_parameters(llama: Model) -> None:
     assert np.array_equal(
         quantised["layers.0.v.weight"], gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
     )
+
+
+TOKENIZERS = {  # why a GGUF file cannot hold them; None: it does
+    "custom": "pattern",
+    "gpt2": "strips white space",
+    "llama2": "merges and no scores",
+    "llama3": "are not its BOS and EOS",
+    "mistral": "merges and no scores",
+    "smollm": None,
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_tokenizers_come_back_the_same_or_are_refused(name: str, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(GOLDEN / f"tokenizers/{name}.tokenizer.json")
+    config = ModelConfig(
+        vocabulary_size=tokenizer.vocabulary_size + 3, layer_count=1, width=32, head_count=1, kv_head_count=1,
+        mlp_width=32, activation="silu_gated", norm="rms", position="rotary", rotary_width=32,
+        biases=frozenset(),
+    )  # fmt: skip
+    texts = ["Hello  world 12345 \t é\n don't", "  two\n\n\nlines <|im_end|> x", "wörld 漢字 🙂", ""]
+    with Model.create(config, tokenizer=tokenizer) as model:
+        model.save(tmp_path / "folder")
+        written = ["folder"]
+        if TOKENIZERS[name] is None:
+            model.save(tmp_path / "model.gguf")
+            written.append("model.gguf")
+        else:
+            with pytest.raises(UnsupportedError, match=TOKENIZERS[name]):
+                model.save(tmp_path / "model.gguf")
+    for target in written:
+        again = Tokenizer.load(tmp_path / target)
+        for text in texts:
+            for special in (False, True):
+                how = {"add_special": special, "parse_special": special}
+                assert again.encode(text, **how) == tokenizer.encode(text, **how)
+        assert again.vocabulary_size == tokenizer.vocabulary_size + (3 if target == "model.gguf" else 0)
+
+
+def test_sentencepiece_scores_come_back(llama: Model, tmp_path: Path) -> None:
+    """A file with such a tokenizer, made by the gguf package."""
+    llama.save(tmp_path / "bytes.gguf")
+    pieces = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
+    pieces += ["▁", *"abcdefghil.", "he", "▁he", "ll", "▁a", "hell", "▁hell", "ab", "abc", "▁abc", "[INST]"]
+    types = [2, 3, 3] + [6] * 256 + [1] * (len(pieces) - 260) + [4]
+    pieces += [f"[PAD{i}]" for i in range(len(pieces), llama.config.vocabulary_size)]
+    types += [5] * (len(pieces) - len(types))
+    scores = [0.0] * 259 + [-float(i) for i in range(len(pieces) - 259)]
+    reader = gguf.GGUFReader(tmp_path / "bytes.gguf")
+    writer = gguf.GGUFWriter(tmp_path / "spm.gguf", "llama")
+    for key, field in reader.fields.items():
+        if key.startswith("llama."):
+            writer.add_key_value(key, field.contents(), field.types[0])
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(pieces)
+    writer.add_token_scores(scores)
+    writer.add_token_types(types)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+    with Model.load(tmp_path / "spm.gguf") as model:
+        model.save(tmp_path / "again.gguf")
+        model.save(tmp_path / "folder")
+    tokenizer = Tokenizer.load(tmp_path / "spm.gguf")
+    assert tokenizer.kind == "sentencepiece"
+    assert pieces[tokenizer.encode("hell")[0]] == "▁hell"
+    fields = [
+        {key: field.contents() for key, field in gguf.GGUFReader(tmp_path / name).fields.items()}
+        for name in ("spm.gguf", "again.gguf")
+    ]
+    for key in (
+        "model",
+        "tokens",
+        "scores",
+        "token_type",
+        "bos_token_id",
+        "eos_token_id",
+        "unknown_token_id",
+    ):
+        assert fields[0][f"tokenizer.ggml.{key}"] == fields[1][f"tokenizer.ggml.{key}"]
+    for target in ("again.gguf", "folder"):
+        again = Tokenizer.load(tmp_path / target)
+        for text in ("hell abc  a.", "[INST] hé\n", " héllo", "", "  "):
+            for special in (False, True):
+                how = {"add_special": special, "parse_special": special}
+                ids = tokenizer.encode(text, **how)
+                assert again.encode(text, **how) == ids
+                assert again.decode(ids) == tokenizer.decode(ids)
