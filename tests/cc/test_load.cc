@@ -465,6 +465,13 @@ TEST_F(GgufHeaders, Windows) {
   load(renamed, unsupported, "sliding_window = 5 without");
 }
 
+TEST_F(GgufHeaders, Vectors) {
+  // output_norm.weight, the last tensor: a block of 34 bytes, padded to 64, instead of 32 floats
+  std::string bytes = with(file("llama-f16-linear"), "output_norm.weight", 8u, 8);
+  bytes.resize(bytes.size() - 64);
+  load(bytes, unsupported, "final_norm.weight is of type q8_0; vectors must be f32, f16 or bf16");
+}
+
 TEST_F(GgufHeaders, Architectures) {
   const std::string llama = file("llama-f16-untied");
   std::string other = llama;

@@ -119,7 +119,7 @@ class GgufFile : public ModelFile {
                 p.is_vector ? std::vector<uint64_t>{all} : std::vector<uint64_t>{all, p.columns});
     read_.insert(mapping.name);
     const DType type = reader_.dtype(*tensor);
-    const size_t unit = row_bytes(type, p.is_vector ? 1 : p.columns);
+    const size_t unit = row_bytes(type, p.is_vector ? dtype_info(type).block : p.columns);
     const uint32_t head = mapping.interleaved ? config_->head_width : 0;
     const uint64_t skipped = mapping.part * units;
     return {type, head ? head : 1,
