@@ -132,7 +132,15 @@ static void test_folders(void) {
   REFUSED(rt_model_save(model, folder, strlen(folder), NULL), RT_INPUT_OUTPUT, "not empty");
   CHECK(mkdir(scratch("empty.d"), 0700) == 0);
   CHECK(saved("empty.d", NULL) == 0);
+  snprintf(folder, sizeof folder, "%s", scratch("a.gguf")); /* a file is no folder, nor in one */
   OK(rt_model_save_options_init(&options, sizeof options));
+  options.format = RT_FORMAT_HUGGING_FACE;
+  REFUSED(rt_model_save(model, folder, strlen(folder), &options), RT_INPUT_OUTPUT, "a.gguf");
+  snprintf(folder, sizeof folder, "%s", scratch("a.gguf/b"));
+  REFUSED(rt_model_save(model, folder, strlen(folder), &options), RT_INPUT_OUTPUT, "a.gguf/b");
+  snprintf(folder, sizeof folder, "%s", scratch("no/such"));
+  REFUSED(rt_model_save(model, folder, strlen(folder), &options), RT_INPUT_OUTPUT, "no/such");
+  options.format = RT_FORMAT_BY_PATH;
   options.shard_bytes = 20000;
   CHECK(saved("shards/", &options) == 0);
   CHECK(stat(scratch("shards/model.safetensors.index.json"), &info) == 0);

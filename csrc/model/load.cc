@@ -123,12 +123,16 @@ void describe_computation(nlohmann::ordered_json& out, const ModelFile& file) {
   if (tokenizer) out["tokenizer"] = describe(*tokenizer);
   const Device& device = find_device(int32_t(Backend::cpu));
   constexpr uint32_t kPage = 16;  // tokens; the default of caches
-  const size_t page =
-      device.kernels->kv_page_bytes({config.layer_count, config.kv_head_count, config.head_width, kPage});
+  const auto page_bytes = [&](DType element) {
+    return device.kernels->kv_page_bytes(
+        {config.layer_count, config.kv_head_count, config.head_width, kPage, element});
+  };
+  const size_t page = page_bytes(DType::f32);
   out["memory"] = {
       {"weight_bytes", Weights::packed_bytes(device, typed_parameters(file, config))},
       {"kv_cache_bytes_per_token", page / kPage},
       {"kv_cache_bytes_per_page", page},
+      {"kv_cache_bytes_per_page_16_bit", page_bytes(DType::f16)},
       {"kv_cache_bytes_full_context", (uint64_t(config.maximum_context) + kPage - 1) / kPage * page}};
 }
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ._native import check, ffi, integer, lib
+from ._native import check, choice, ffi, integer, lib
 from .cancel import CancelFlag, interruptible
 from .errors import InvalidStateError
+from .kv_cache import CACHE_TYPES
 from .model import Model
 from .progress import Progress
 from .source import ModelSource, Source
@@ -112,11 +113,14 @@ class ModelBundle:
         file. Long lists (a vocabulary) are left out."""
         return MappingProxyType(self._info["metadata"])
 
-    def kv_cache_bytes(self, context: int) -> int:
-        """The memory of a paged cache (pages of 16 tokens, float32) that holds this many tokens. What a
-        model takes besides is `info["memory"]["weight_bytes"]` and the activations of its steps."""
+    def kv_cache_bytes(self, context: int, cache_type: str = "f32") -> int:
+        """The memory of a paged cache (pages of 16 tokens) of type "f32", "f16" or "bf16" that holds this
+        many tokens. What a model takes besides is `info["memory"]["weight_bytes"]` and the activations of
+        its steps."""
+        choice(cache_type, "cache_type", CACHE_TYPES)
         pages = -(-integer(context, "context") // 16)
-        return pages * int(self._info["memory"]["kv_cache_bytes_per_page"])
+        per_page = "kv_cache_bytes_per_page" + ("" if cache_type == "f32" else "_16_bit")
+        return pages * int(self._info["memory"][per_page])
 
     def instantiate(
         self,

@@ -134,12 +134,13 @@ def test_memory_limits(rift_path: Path) -> None:
 def test_estimate_is_what_is_taken(rift_path: Path) -> None:
     bundle = ModelBundle.load(rift_path)
     with bundle.instantiate() as runtime:
-        pool = KvCacheFactory.paged(runtime.model)
         assert runtime.model.info.weight_bytes == bundle.info["memory"]["weight_bytes"]
-        with runtime.model.decode_session(factory=pool) as session:
-            for tokens in (1, 15, 1, 40, 7):  # up to the maximum context
-                session.prefill([1] * tokens)
-                assert pool.usage().allocated_bytes == bundle.kv_cache_bytes(session.size)
+        for kind in ("f32", "f16", "bf16"):
+            pool = KvCacheFactory.paged(runtime.model, cache_type=kind)
+            with runtime.model.decode_session(factory=pool) as session:
+                for tokens in (1, 15, 1, 40, 7):  # up to the maximum context
+                    session.prefill([1] * tokens)
+                    assert pool.usage().allocated_bytes == bundle.kv_cache_bytes(session.size, kind)
     assert bundle.info["memory"]["kv_cache_bytes_full_context"] == bundle.kv_cache_bytes(64)
 
 
