@@ -101,8 +101,8 @@ RT_API rt_status RT_CALL rt_generator_start_tokens(rt_generator* generator, cons
 
 /* A second generator that goes on from the same point of the running generation: n choices for one prompt, which is
  * prefilled once. Pages are shared until one of them writes. `choice` names the stream of random numbers that the fork
- * draws from under the seed; a generation that was started has choice 0. So choice i is the same whatever else is forked.
- * RT_INVALID_STATE when no generation is running. */
+ * draws from under the seed; a generation that was started has choice 0. So choice i is the same whatever else is
+ * forked. The fork looks at the same cancel flag. RT_INVALID_STATE when no generation is running. */
 RT_API rt_status RT_CALL rt_generator_fork(const rt_generator* generator, uint64_t choice,
                                            rt_generator** fork);
 

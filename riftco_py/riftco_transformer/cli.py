@@ -137,6 +137,7 @@ def generate_command(
     as_json: JsonOption = False,
 ) -> None:
     """Print how a model goes on with a prompt: the text alone on stdout, statistics on stderr."""
+    biases = dict(_bias(one) for one in logit_bias or ())
     text = _argument(prompt) if prompt != "-" else sys.stdin.buffer.read().removesuffix(b"\n")
     streaming = sys.stdout.isatty() and not as_json
     with ModelBundle.load(resolve(model)).instantiate(backend.value, threads) as runtime:
@@ -160,7 +161,7 @@ def generate_command(
             presence_penalty=presence_penalty,
             frequency_penalty=frequency_penalty,
             penalty_window=penalty_window,
-            logit_bias=dict(_bias(one) for one in logit_bias or ()),
+            logit_bias=biases,
             alternatives=alternatives,
             parse_special=parse_special,
         )

@@ -161,9 +161,11 @@ std::shared_ptr<DecoderOnlyTransformer> random_model(const ModelConfig& config, 
   auto weights = std::make_unique<Weights>(options.device, config, parameter_list(config, type), account);
   for (size_t i = 0; i < weights->parameters().size(); ++i) {
     const ParameterInfo& p = weights->parameters()[i];
+    const float gain = p.name.ends_with(".v.weight") ? options.value_gain : 1.0f;
     for (uint32_t r = 0; r < p.rows; ++r) {
-      std::vector<std::byte> row = random_row(p.type, p.columns, p.is_vector ? 0.1f : deviation_of(p),
-                                              options.seed, i, uint64_t(r) * p.columns);
+      std::vector<std::byte> row =
+          random_row(p.type, p.columns, (p.is_vector ? 0.1f : deviation_of(p)) * gain, options.seed, i,
+                     uint64_t(r) * p.columns);
       float* const values = reinterpret_cast<float*>(row.data());
       if (p.is_vector && p.name.ends_with("norm.weight"))
         for (uint32_t c = 0; c < p.columns; ++c) values[c] += 1.0f;

@@ -464,6 +464,22 @@ TEST(CapiMemory, StepsFailCleanly) {
   EXPECT_EQ(logits, next);
 }
 
+TEST(CapiMemory, BatchesInSteadyStateAllocateNothing) {
+  const Model model = make_model();
+  const Session a = make_session(model), b = make_session(model);
+  rt_decode_session* const sessions[] = {a.get(), b.get()};
+  const uint32_t tokens[] = {1, 2};
+  std::vector<float> logits(2 * kVocabulary);
+  uint64_t required = 0;
+  const auto batch = [&] {
+    return rt_decode_session_step_many(sessions, tokens, 2, logits.data(), logits.size(), &required);
+  };
+  ASSERT_EQ(batch(), RT_OK) << rt_last_error();
+  const uint64_t before = riftco::test::new_calls();
+  ASSERT_EQ(batch(), RT_OK);
+  EXPECT_EQ(riftco::test::new_calls(), before);
+}
+
 TEST(CapiMemory, AGenerationLosesNothing) {
   const Model model = make_model();
   rt_generation_options options;

@@ -271,6 +271,17 @@ TEST(DecodeSession, CancelChangesNothing) {
   EXPECT_EQ(session.size(), 500u);
 }
 
+TEST(DecodeSession, AValueTooLargeForF16UndoesTheStep) {
+  const auto model = test::random_model(test::tiny_config(), DType::f32, {.value_gain = 1e5f});
+  const auto tokens = tokens_of(20);
+  DecodeSession f32(model, {}), bf16(model, {.element = DType::bf16}), f16(model, {.element = DType::f16});
+  prefill(f32, tokens);
+  prefill(bf16, tokens);
+  const State before = state_of(f16);
+  EXPECT_EQ(failure_of([&] { prefill(f16, tokens); }).status, Status::non_finite);
+  EXPECT_EQ(state_of(f16), before);
+}
+
 // A device whose kernels count their calls and set a flag at one of them.
 CancelFlag counted_flag;
 std::atomic<int> kernel_calls{0}, calls_until_set{0}, calls_after{0};

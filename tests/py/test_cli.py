@@ -109,6 +109,26 @@ def test_options_reach_the_generator(in_process: Riftco, rift_path: Path) -> Non
     assert stopped["text"] == result.text.split(stop)[0]
 
 
+def test_rules_and_cache_types_reach_the_generator(in_process: Riftco, rift_path: Path) -> None:
+    with ModelBundle.load(rift_path).instantiate() as runtime:
+        result = TextGenerator(runtime.model, kv_cache_type="f16").generate(
+            "aaa", 20, repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.25, penalty_window=7,
+            min_new_tokens=2, logit_bias={97: 3.0, 98: -float("inf")}, alternatives=2,
+        )  # fmt: skip
+    found = document(
+        in_process(
+            "generate", rift_path, "aaa", "--max-new-tokens=20", "--repetition-penalty=1.4",
+            "--presence-penalty=0.5", "--frequency-penalty=0.25", "--penalty-window=7", "--min-new-tokens=2",
+            "--logit-bias=97=3", "--logit-bias", "98=-inf", "--alternatives=2", "--cache-type=f16", "--json",
+        )[1]
+    )  # fmt: skip
+    assert found["tokens"] == result.tokens
+    assert found["processed_log_probabilities"] == pytest.approx(result.processed_log_probabilities)
+    assert [[one["token"] for one in place] for place in found["alternatives"]] == [
+        [one.token for one in place] for place in result.alternatives
+    ]
+
+
 def test_streams_on_a_terminal(rift_path: Path, expected: str) -> None:
     code, out = on_terminal("generate", rift_path, "Tensor:", "--max-new-tokens=8")
     assert code == 0
@@ -171,6 +191,9 @@ def test_failure_is_one_line_and_code_1(
         ["generate", "a", "b", "--threads=-1"],
         ["generate", "a", "b", "--backend=abacus"],
         ["generate", "a", "b", "--cache=none"],
+        ["generate", "a", "b", "--cache-type=q8_0"],
+        ["generate", "a", "b", "--logit-bias=7"],
+        ["generate", "a", "b", "--alternatives=65"],
         ["no-such-command"],
     ],
 )
