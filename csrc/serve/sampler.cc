@@ -18,16 +18,17 @@ constexpr float kMassOfBest = float(uint64_t(1) << 40);
 // Orders like the float; the two zeros are equal.
 uint32_t order_key(float value) noexcept {
   const uint32_t bits = std::bit_cast<uint32_t>(value + 0.0f);
-  return bits ^ (bits >> 31 ? 0xFFFFFFFFu : 0x80000000u);
+  return bits ^ (uint32_t(int32_t(bits) >> 31) | 0x80000000u);  // no branch: signs are as good as random
 }
 
 // The first of the largest logits. Refuses rows without a distribution.
 uint32_t most_likely(std::span<const float> logits) {
   uint32_t best = 0;
+  float most = logits[0];
   for (uint32_t i = 0; i < logits.size(); ++i) {
     if (!(logits[i] <= std::numeric_limits<float>::max()))
       fail(Status::non_finite, "the logit of token %u is %g", i, double(logits[i]));
-    if (logits[i] > logits[best]) best = i;
+    if (logits[i] > most) most = logits[i], best = i;
   }
   if (logits[best] == -std::numeric_limits<float>::infinity())
     fail(Status::non_finite, "all %zu logits are minus infinity", logits.size());
@@ -98,15 +99,14 @@ bool Sampler::is_kept(uint32_t token) const noexcept {
 void Sampler::find_alternatives(std::span<const float> raw, uint32_t count) {
   alternatives_.clear();
   if (count == 0) return;
+  float least = -std::numeric_limits<float>::infinity();  // an alternative is above it
   for (uint32_t i = 0; i < raw.size(); ++i) {
-    if (raw[i] == -std::numeric_limits<float>::infinity()) continue;
-    if (alternatives_.size() == count) {
-      if (!(raw[i] > raw[alternatives_.back().token])) continue;
-      alternatives_.pop_back();
-    }
+    if (!(raw[i] > least)) continue;
+    if (alternatives_.size() == count) alternatives_.pop_back();
     const auto at = std::upper_bound(alternatives_.begin(), alternatives_.end(), raw[i],
                                      [&](float logit, const auto& a) { return logit > raw[a.token]; });
     alternatives_.insert(at, {i, 0, 0});
+    if (alternatives_.size() == count) least = raw[alternatives_.back().token];
   }
 }
 
@@ -119,7 +119,7 @@ uint32_t Sampler::draw(std::span<const float> logits, const SamplerOptions& opti
   if (scale != 1.0f) kernels_.exp_row(logits.data(), logits.size(), maximum, scale, exponentials_.data());
   candidates_.resize(logits.size());
   for (uint32_t i = 0; i < logits.size(); ++i)
-    candidates_[i] = {uint64_t(exponentials_[i] * kMassOfBest), order_key(logits[i]), i};
+    candidates_[i] = {uint64_t(int64_t(exponentials_[i] * kMassOfBest)), order_key(logits[i]), i};
 
   const auto sum = [&] {
     uint64_t mass = 0;

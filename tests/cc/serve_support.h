@@ -32,7 +32,7 @@ struct ModelOptions {
   const Device& device = best_device();
   std::shared_ptr<const Tokenizer> tokenizer = nullptr;
   uint64_t seed = 1;
-  float value_gain = 1;                // of the values that attention adds up
+  float value_gain = 1;               // of the values that attention adds up
   bool last_token_overflows = false;  // float models: decoding the last token of the vocabulary is non_finite
 };
 
