@@ -104,8 +104,8 @@ inline std::string isa_name(const testing::TestParamInfo<CpuIsa>& info) {
   static constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "neon"};
   return kNames[size_t(info.param)];
 }
-#define RIFTCO_ALL_INSTRUCTION_SETS(Suite)                                                            \
-  INSTANTIATE_TEST_SUITE_P(Isa, Suite, testing::Values(CpuIsa::scalar, CpuIsa::avx2, CpuIsa::avx512), \
-                           isa_name)
+#define RIFTCO_ALL_INSTRUCTION_SETS(Suite) \
+  INSTANTIATE_TEST_SUITE_P(                \
+      Isa, Suite, testing::Values(CpuIsa::scalar, CpuIsa::avx2, CpuIsa::avx512, CpuIsa::neon), isa_name)
 
 }  // namespace riftco
