@@ -77,6 +77,7 @@ CASES: list[dict[str, Any]] = [
     {"repetition_penalty": 1.7},
     {"repetition_penalty": 0.5, "temperature": 0.7},
     {"presence_penalty": 3.0},
+    {"presence_penalty": 0.7, "frequency_penalty": 0.3, "logit_bias": {5: 40.0}},  # 5, again and again
     {"frequency_penalty": 1.5, "presence_penalty": -0.5},
     {"frequency_penalty": 0.4, "repetition_penalty": 1.2, "penalty_window": 5, "temperature": 1.1},
     {"logit_bias": {3: 4.0, 250: -math.inf, 7: -2.5}},
