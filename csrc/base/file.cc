@@ -1,20 +1,16 @@
 #include "base/file.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <ctime>
 #include <memory>
-#include <system_error>
 #include <utility>
 
-#include "base/error.h"
+#include "base/system_call.h"
 
 namespace riftco {
 namespace {
@@ -22,26 +18,6 @@ namespace {
 static_assert(sizeof(off_t) == 8, "offsets beyond 2 GiB");
 
 using Count = unsigned long long;  // for %llu
-
-[[noreturn]] void fail_errno(const char* what, const std::string& path) {
-  const int code = errno;
-  fail(Status::input_output, "%s %s: %s", what, path.c_str(), std::generic_category().message(code).c_str());
-}
-
-std::string checked_path(std::string_view path) {
-  if (path.find('\0') != path.npos)
-    fail(Status::invalid_argument, "the path %s holds a NUL byte", quoted(path.data(), path.size()).c_str());
-  return std::string(path);
-}
-
-// `call` until no signal interrupts it.
-template <class Call>
-auto retry(Call call) {
-  decltype(call()) result;
-  do result = call();
-  while (result == -1 && errno == EINTR);
-  return result;
-}
 
 void check_regular(const char* verb, const std::string& path, const struct stat& info) {
   if (!S_ISREG(info.st_mode))
@@ -184,12 +160,10 @@ void AtomicFileWriter::commit() {
   if (descriptor_.get() < 0) fail(Status::invalid_state, "%s is already written", path_.c_str());
   if (retry([&] { return ::fsync(descriptor_.get()); }) != 0) fail_errno("cannot write", path_);
   if (!descriptor_.close()) fail_errno("cannot write", path_);
-  if (::renameat(folder_.get(), temporary_.c_str(), folder_.get(), name_.c_str()) != 0)
+  if (retry([&] { return ::renameat(folder_.get(), temporary_.c_str(), folder_.get(), name_.c_str()); }) != 0)
     fail_errno("cannot replace", path_);
   committed_ = true;
-  // EINVAL: a file system that cannot sync a folder.
-  if (retry([&] { return ::fsync(folder_.get()); }) != 0 && errno != EINVAL)
-    fail_errno("wrote, but cannot make durable", path_);
+  if (!sync_folder(folder_)) fail_errno("wrote, but cannot make durable", path_);
 }
 
 }  // namespace riftco

@@ -1,31 +1,20 @@
 #include "base/folder.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstdlib>
 #include <memory>
-#include <system_error>
 
-#include "base/error.h"
-#include "base/file.h"
+#include "base/system_call.h"
 
 namespace riftco {
 namespace {
 
-[[noreturn]] void fail_errno(const char* what, const std::string& path) {
-  const int code = errno;
-  fail(Status::input_output, "%s %s: %s", what, path.c_str(), std::generic_category().message(code).c_str());
-}
-
 // Absolute and without the slashes at its end, so that the host may change its working directory meanwhile.
 std::string absolute(std::string_view path) {
-  if (path.find('\0') != path.npos)
-    fail(Status::invalid_argument, "the path %s holds a NUL byte", quoted(path.data(), path.size()).c_str());
+  checked_path(path);
   while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
   const size_t slash = path.rfind('/');
   const std::string parent(slash == path.npos ? "." : path.substr(0, slash + 1)),
@@ -45,10 +34,8 @@ void check_free(const std::string& path) {
       fail(Status::input_output, "cannot write a folder at %s: it is there and not empty", path.c_str());
 }
 
-void sync_folder(const std::string& path) {
-  const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // EINVAL: a file system that cannot sync a folder.
-  if (folder.get() < 0 || (::fsync(folder.get()) != 0 && errno != EINVAL)) fail_errno("cannot write", path);
+Descriptor open_folder(const std::string& path) {
+  return Descriptor(retry([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
 }
 
 // The files of a folder and the folder; of files, whatever goes.
@@ -82,10 +69,12 @@ void FolderWriter::write(const std::string& name, std::string_view content) cons
 }
 
 void FolderWriter::commit() {
-  sync_folder(temporary_);
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_errno("cannot replace", path_);
+  if (!sync_folder(open_folder(temporary_))) fail_errno("cannot write", temporary_);
+  if (retry([&] { return ::rename(temporary_.c_str(), path_.c_str()); }) != 0)
+    fail_errno("cannot replace", path_);
   committed_ = true;
-  sync_folder(path_.substr(0, path_.rfind('/') + 1));
+  if (!sync_folder(open_folder(path_.substr(0, path_.rfind('/') + 1))))
+    fail_errno("wrote, but cannot make durable", path_);
 }
 
 }  // namespace riftco
