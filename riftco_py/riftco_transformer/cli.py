@@ -311,12 +311,14 @@ def main() -> None:
         code = _run(sys.argv[1:])
     except ReaderGone:
         code = 141
-        null = os.open(os.devnull, os.O_WRONLY)  # so that the last flush has no error
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(null, stream.fileno())
     except OSError as error:  # while it told of another error
         code = 1
         note(f"riftco: {error}")
     except KeyboardInterrupt:
         code = 130
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # told already; what could not be written must not fail again when Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(code)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,12 @@ from riftco_transformer.tokenizer import Tokenizer
 
 CONFIG = ModelConfig(maximum_context=64, layer_count=2)
 """Learned positions, so that generation rolls over."""
+
+
+def pytest_configure() -> None:
+    # A shell starts what it puts into the background with Ctrl-C ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.pop("PYTHONUNBUFFERED", None)  # a last flush that fails must be seen
 
 
 @pytest.fixture(scope="session")

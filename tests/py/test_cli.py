@@ -139,7 +139,7 @@ def on_terminal(*arguments: object) -> tuple[int, bytes]:
     """Exit code and what a terminal showed, stdout and stderr."""
     pid, descriptor = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, [*RIFTCO, *map(str, arguments)])
+        os.execve(sys.executable, [*RIFTCO, *map(str, arguments)], {**os.environ, "TERM": "xterm"})
     shown = b""
     try:
         while chunk := os.read(descriptor, 65536):
