@@ -8,7 +8,7 @@ CPP_FILES = $(shell git ls-files -co --exclude-standard -- '*.h' '*.hpp' '*.c' '
 MODEL ?= smollm2-135m
 PROMPT ?= The capital of France is
 
-.PHONY: help setup setup-test build build-test demo test check lint sanitize threads neon oracle bench format clean
+.PHONY: help setup setup-test build build-test demo test check lint sanitize threads fuzz neon oracle bench format clean
 
 help: ## print the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -45,19 +45,27 @@ lint: build-test
 	mypy
 
 # Unoptimised enough to be exact about lines, optimised enough to be quick.
-SANITIZED := -Dbuildtype=plain -Doptimization=1 -Db_lundef=false -Db_ndebug=false -Dwerror=false -Dtests=enabled \
-  -Dcpp_args='-g1 -fno-omit-frame-pointer -fno-sanitize-recover=all'
+SANITIZED := -Dbuildtype=plain -Doptimization=1 -Db_lundef=false -Db_ndebug=false -Dwerror=false -Dtests=enabled
+SANITIZED_ARGS := -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all
 
 # Without the comparisons of whole sessions: the same code runs in the other tests, and under sanitizers they take minutes.
 sanitize: export GTEST_FILTER := -*Exactness*
 sanitize: setup-test ## unit tests under ASan and UBSan, with the widest instruction set and, where it matters, scalar
-	@[ -f build-asan/build.ninja ] || meson setup build-asan -Db_sanitize=address,undefined $(SANITIZED)
+	@[ -f build-asan/build.ninja ] || meson setup build-asan -Db_sanitize=address,undefined $(SANITIZED) -Dcpp_args='$(SANITIZED_ARGS)'
 	meson test -C build-asan --print-errorlogs --timeout-multiplier 4
 	RIFTCO_CPU_ISA=scalar meson test -C build-asan --no-rebuild --print-errorlogs --timeout-multiplier 4 model serve
 
 threads: setup-test ## the unit tests that start threads, under TSan
-	@[ -f build-tsan/build.ninja ] || meson setup build-tsan -Db_sanitize=thread $(SANITIZED)
+	@[ -f build-tsan/build.ninja ] || meson setup build-tsan -Db_sanitize=thread $(SANITIZED) -Dcpp_args='$(SANITIZED_ARGS)'
 	meson test -C build-tsan --suite threads --print-errorlogs --timeout-multiplier 4 --test-args='--gtest_filter=*Threads*'
+
+FUZZ_SECONDS ?= 60
+
+fuzz: setup-test ## run every fuzz target for a minute (FUZZ_SECONDS) and keep what it found in tests/fuzz/corpus
+	@[ -f build-fuzz/build.ninja ] || CC=clang CXX=clang++ meson setup build-fuzz -Db_sanitize=address,undefined $(SANITIZED) -Dfuzzer=true \
+	  -Dcpp_args='$(SANITIZED_ARGS) -fsanitize=fuzzer-no-link -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION'
+	ninja -C build-fuzz tests/cc/riftco_fuzz
+	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 # Each test that runs a NEON kernel, on a processor with dot products and on one without. Scalar kernels are not rerun.
 neon: export GTEST_FILTER := -*/scalar
@@ -87,4 +95,4 @@ format: setup-test ## rewrite the sources in the project's style
 	ruff format .
 
 clean: ## remove what was built; .venv stays
-	rm -rf build build-asan build-tsan build-neon build-neon-sysroot
+	rm -rf build build-asan build-tsan build-fuzz build-neon build-neon-sysroot

@@ -62,9 +62,11 @@ void check_file_checksum(const SafetensorsReader& reader, Progress& progress) {
     reader.file().read_at(at, piece);
     checksum.add(piece);
   }
+#ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION  // no fuzzer would guess it
   if (checksum.text() != expected->second)
     fail(Status::corrupt_data, "%s: %s is %s, but the contents give %s", path, kChecksumKey,
          shown(expected->second).c_str(), checksum.text().c_str());
+#endif
 }
 
 }  // namespace riftco
