@@ -110,26 +110,30 @@ Regex::Regex(const std::string& pattern, uint32_t options, Status status) {
 }
 
 RegexMatcher::RegexMatcher(size_t longest_text)
-    // The patterns give back a run of spaces one by one, so a few steps per byte are honest work.
-    : steps_limit_(uint32_t(std::min<uint64_t>(10'000 + 4 * uint64_t(longest_text), UINT32_MAX))),
-      work_left_((1u << 24) + 512 * uint64_t(longest_text)),
+    : work_left_((1u << 22) + 256 * uint64_t(longest_text)),
       context_(pcre2_match_context_create(nullptr)),
+      search_context_(pcre2_match_context_create(nullptr)),
       data_(pcre2_match_data_create(1, nullptr)) {
-  if (!context_ || !data_) throw std::bad_alloc();
-  pcre2_set_match_limit(context_.get(), steps_limit_);
+  if (!context_ || !search_context_ || !data_) throw std::bad_alloc();
+  // Our patterns give back a run of spaces one by one, so a few steps per byte are honest work.
+  const uint64_t steps = 10'000 + 4 * uint64_t(longest_text);
+  pcre2_set_match_limit(context_.get(), uint32_t(std::min<uint64_t>(steps, UINT32_MAX)));
   pcre2_set_depth_limit(context_.get(), 1000);
-  pcre2_set_heap_limit(context_.get(), 4096);  // KiB
+  pcre2_set_heap_limit(context_.get(), 4096);               // KiB
+  pcre2_set_depth_limit(search_context_.get(), 1'000'000);  // a group that repeats nests once a repetition
+  pcre2_set_heap_limit(search_context_.get(), 65536);
 }
 
-int RegexMatcher::match(const Regex& regex, std::string_view text, size_t from, uint32_t options) {
+int RegexMatcher::match(const Regex& regex, std::string_view text, size_t from, uint32_t options,
+                        pcre2_match_context* context) {
   const int rc = pcre2_match(regex.code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                             PCRE2_NO_UTF_CHECK | options, data_.get(), context_.get());
+                             PCRE2_NO_UTF_CHECK | options, data_.get(), context);
   if (rc == PCRE2_ERROR_NOMEMORY) throw std::bad_alloc();
   return rc;
 }
 
 size_t RegexMatcher::match_start(const Regex& regex, std::string_view text) {
-  const int rc = match(regex, text, 0, PCRE2_ANCHORED);
+  const int rc = match(regex, text, 0, PCRE2_ANCHORED, context_.get());
   if (rc >= 0) return pcre2_get_ovector_pointer(data_.get())[1];
   if (rc == PCRE2_ERROR_NOMATCH) return 0;
   fail(Status::runtime_error, "PCRE2 gives up on %zu bytes of text: error %d", text.size(), rc);
@@ -144,14 +148,16 @@ void RegexMatcher::charge(uint64_t work) {
 // PCRE2 bounds the steps of one match, not those of all, and scanning costs no step. So each match starts with
 // a short window and few steps, both grow where they do not suffice, and all that was tried is charged.
 RegexMatcher::Match RegexMatcher::search(const Regex& regex, std::string_view text, size_t from) {
-  size_t window = 64;
-  uint32_t steps = 256;
+  size_t window = 32;
+  uint32_t steps = 64;
   for (;;) {
     size_t end = window < text.size() - from ? from + window : text.size();
     while (end < text.size() && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80) end++;
-    charge(steps + (end - from));
-    pcre2_set_match_limit(context_.get(), steps);
-    const int rc = match(regex, text.substr(0, end), from, end < text.size() ? PCRE2_PARTIAL_HARD : 0);
+    // A step may scan a part of the window.
+    charge(steps * std::min<uint64_t>(64, 1 + (end - from) / 256) + (end - from));
+    pcre2_set_match_limit(search_context_.get(), steps);
+    const int rc = match(regex, text.substr(0, end), from, end < text.size() ? PCRE2_PARTIAL_HARD : 0,
+                         search_context_.get());
     if (rc >= 0) {
       const PCRE2_SIZE* at = pcre2_get_ovector_pointer(data_.get());
       return {std::min<size_t>(at[0], at[1]), at[1]};  // \K may put the beginning behind the end

@@ -49,12 +49,12 @@ class RegexMatcher {
     void operator()(pcre2_real_match_context_8* context) const noexcept;
     void operator()(pcre2_real_match_data_8* data) const noexcept;
   };
-  int match(const Regex& regex, std::string_view text, size_t from, uint32_t options);
+  int match(const Regex& regex, std::string_view text, size_t from, uint32_t options,
+            pcre2_real_match_context_8* context);
   void charge(uint64_t work);
 
-  uint32_t steps_limit_;
   uint64_t work_left_;  // of searches, in bytes and steps
-  std::unique_ptr<pcre2_real_match_context_8, Free> context_;
+  std::unique_ptr<pcre2_real_match_context_8, Free> context_, search_context_;
   std::unique_ptr<pcre2_real_match_data_8, Free> data_;
 };
 

@@ -13,6 +13,8 @@ from rich.progress import Progress
 from .artifacts import ModelBundle
 from .chat import ChatSession, ChatTerminal
 from .console import note, write, write_json
+from .library import complete_model
+from .model_commands import JsonOption
 from .pull import resolve
 from .tokenizer import Tokenizer
 
@@ -32,7 +34,9 @@ def chat(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="A .gguf or .rift file, a Hugging Face folder, or a pulled name."
+            metavar="MODEL",
+            help="A .gguf or .rift file, a Hugging Face folder, or a pulled name.",
+            autocompletion=complete_model,
         ),
     ],
     system: Annotated[str | None, typer.Option(help="What the conversation begins with.")] = None,
@@ -42,6 +46,19 @@ def chat(
     top_p: Annotated[float, typer.Option(help="Choose among the most likely that together have P.")] = 1.0,
     min_p: Annotated[float, typer.Option(help="Choose among those P times as likely as the best.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answers.")] = 0,
+    min_new_tokens: Annotated[int, typer.Option(min=0, help="Bar end and stop tokens before that many.")] = 0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Divide (below 0: multiply) logits of tokens that were there; 1: off.")
+    ] = 1.0,
+    presence_penalty: Annotated[
+        float, typer.Option(help="Take this off logits of tokens that were generated.")
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float, typer.Option(help="Take this off for every time that a token was generated.")
+    ] = 0.0,
+    penalty_window: Annotated[
+        int, typer.Option(min=0, help="Penalties look at this many newest tokens; 0: all.")
+    ] = 0,
     threads: Annotated[int, typer.Option(min=0, help="0: the CPUs that the process may use.")] = 0,
 ) -> int:
     """Talk with a model, by its own chat template: answers on stdout, all else on stderr.
@@ -55,6 +72,11 @@ def chat(
         "top_p": top_p,
         "min_p": min_p,
         "seed": seed,
+        "min_new_tokens": min_new_tokens,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "penalty_window": penalty_window,
     }
     with (
         ModelBundle.load(resolve(model)).instantiate("cpu", threads) as runtime,
@@ -82,9 +104,7 @@ def train(
     special_token: Annotated[
         list[str] | None, typer.Option(help="A special token; may be repeated. They are the first ids.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Learn a byte-level BPE tokenizer from text and print how many tokens it has."""
     console = Console(stderr=True)

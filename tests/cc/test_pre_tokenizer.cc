@@ -95,6 +95,41 @@ TEST(PreTokenizer, LongRunsStayWithinTheLimits) {
   EXPECT_EQ(cut({llama3}, std::string(1 << 22, '\n') + " x").size(), 2u);
 }
 
+TEST(PreTokenizer, LongMatchesOfAFilesPattern) {
+  const PreTokenizerStage words{pattern, "(?:\\p{L}\\p{M}?)+|\\s+(?!\\S)|\\s"};
+  const std::string letters(100'000, 'a'), spaces(1 << 20, ' ');
+  EXPECT_EQ(cut({words}, letters), (Texts{letters}));
+  EXPECT_EQ(cut({words}, spaces + "a").size(), 3u);
+  EXPECT_EQ(cut({words, digits}, letters + spaces), (Texts{letters, spaces}));
+  EXPECT_EQ(cut({words, gpt2}, spaces).size(), 1u);  // limits of the one are not those of the other
+}
+
+TEST(PreTokenizer, HostilePatternsEndInErrors) {
+  const std::string text(1 << 17, 'a');
+  for (const char* hostile :
+       {"(?:a+)+[bc]", "(?:a|aa)+[bc]", "a*+[bc]|a", "(?:a*)*[bc]|.", "(a{1,500}){1,500}[bc]"}) {
+    try {
+      cut({{pattern, hostile}}, text);
+      FAIL() << hostile;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), Status::runtime_error) << hostile << ": " << error.what();
+    }
+  }
+}
+
+TEST(PreTokenizer, PatternsReadOtherwiseAreRefused) {
+  for (const std::string other : {"\\bword", "[a&&b]", "[a[bc]]", "[]a]", "(*COMMIT)a", "\\Ka", "(unclosed",
+                                  "[^\\S]", "(?<n>a)\\k<n>"}) {
+    try {
+      cut({{pattern, other}}, "a");
+      FAIL() << other;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), Status::unsupported) << other << ": " << error.what();
+    }
+  }
+  EXPECT_THROW(cut({{pattern, std::string(5000, 'a')}}, "a"), Error);
+}
+
 TEST(PreTokenizer, StageNames) {
   for (const auto stage : {digits, digit_runs, gpt2, llama3, qwen2, tekken, space_marks})
     EXPECT_EQ(stage_from_name(stage_name(stage)), stage);

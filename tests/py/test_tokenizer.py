@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,16 @@ def test_sentencepiece_tokenizer(tmp_path: Path) -> None:
         tokenizer.save(tmp_path / "tokenizer.json")
         with Tokenizer.load(tmp_path / "tokenizer.json") as again:
             assert again.encode(TEXT, add_special=True) == tokenizer.encode(TEXT, add_special=True)
+
+
+def test_sentencepiece_tokenizer_of_a_gguf_file() -> None:
+    cases = json.loads((GOLDEN / "sentencepiece.json").read_text())["cases"]
+    with Tokenizer.load(GOLDEN / "sentencepiece.gguf") as tokenizer:
+        assert (tokenizer.kind, tokenizer.bos_token, tokenizer.eos_token) == ("sentencepiece", 1, 2)
+        assert tokenizer.adds_bos
+        for case in cases:
+            assert tokenizer.encode(case["text"]) == case["ids"]
+            assert tokenizer.decode(case["ids"]) == case["text"]
 
 
 def test_byte_tokenizer_has_no_file(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import unicodedata
 
 import sentencepiece
 import tokenizers
+from gguf import GGUFReader, GGUFWriter
 from tokenizers import (
     AddedToken,
     Regex,
@@ -331,6 +332,17 @@ def sentencepiece_types(model: sentencepiece.SentencePieceProcessor) -> list[int
 def write_sentencepiece() -> None:
     model = sentencepiece_model()
     ids = range(len(model))
+    gguf = GGUFWriter(HERE / "sentencepiece.gguf", "llama")
+    gguf.add_tokenizer_model("llama")
+    gguf.add_token_list([model.id_to_piece(i) for i in ids])
+    gguf.add_token_scores([model.get_score(i) for i in ids])
+    gguf.add_token_types(sentencepiece_types(model))
+    gguf.add_unk_token_id(0)
+    gguf.add_bos_token_id(1)
+    gguf.add_eos_token_id(2)
+    gguf.write_header_to_file()
+    gguf.write_kv_data_to_file()
+    gguf.close()
     write(
         "sentencepiece.json",
         {
@@ -396,8 +408,6 @@ def metaspace() -> Tokenizer:
 
 
 def smollm2(path: str) -> Tokenizer:
-    from gguf import GGUFReader
-
     fields = GGUFReader(path).fields
     tokens = fields["tokenizer.ggml.tokens"].contents()
     merges = [tuple(m.split(" ")) for m in fields["tokenizer.ggml.merges"].contents()]
