@@ -58,6 +58,18 @@ static_assert(std::is_nothrow_move_constructible_v<artifacts::Model> &&
 static_assert(std::is_move_constructible_v<serve::ServingStack> &&
               std::is_move_assignable_v<serve::DecodeSession>);
 
+void test_tokenizers(const std::string& folder) {
+  const std::array<std::string_view, 2> texts = {"hug hug hugs", "pug"};
+  const auto tokenizer =
+      artifacts::Tokenizer::train(texts, {.vocabulary_size = 259, .special_tokens = {"<end>"}});
+  CHECK(tokenizer.encode("hug") == std::vector<std::uint32_t>{258});
+  CHECK(tokenizer.chat_template().empty());
+  tokenizer.save(folder + "/trained.json");
+  CHECK(artifacts::Tokenizer(folder + "/trained.json").encode("hugs", {.add_special = true}) ==
+        tokenizer.encode("hugs"));
+  THROWS(RT_UNSUPPORTED, "byte tokenizer", artifacts::Tokenizer::byte().save(folder + "/no.json"));
+}
+
 artifacts::Model make_model() {
   rt_model_config config;
   riftco_transformer::detail::check(rt_model_config_init(&config, sizeof config));
@@ -258,6 +270,7 @@ int main(int argc, char** argv) {
   report.open(argv[1]);
   try {
     test_artifacts(argv[2]);
+    test_tokenizers(argv[2]);
     test_buffers(argv[2]);
     test_sessions();
     test_generation();

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 from riftco_transformer.artifacts import Runtime
 from riftco_transformer.errors import InvalidStateError, OutOfRangeError, RiftcoError, UnsupportedError
 from riftco_transformer.tokenizer import Tokenizer
@@ -175,6 +176,27 @@ def test_train(tmp_path: Path) -> None:
         with Tokenizer.load(path) as again:
             assert again.encode(TEXT) == tokenizer.encode(TEXT)
     assert reports[-1][0] == reports[-1][1] == 2 * (180 + 16 + 4)
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt2", "llama3", "unknown", "qwen2", "custom", "llama2", "mistral", "metaspace"]
+)
+def test_saved_files_are_read_by_the_tokenizers_package(name: str, tmp_path: Path) -> None:
+    with Tokenizer.load(GOLDEN / f"{name}.tokenizer.json") as tokenizer:
+        tokenizer.save(tmp_path / "tokenizer.json")
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for case in json.loads((GOLDEN / f"{name}.ids.json").read_text())["cases"]:
+        ids = case.get("added_ids", case.get("special_ids", case["ids"]))
+        assert theirs.encode(case["text"]).ids == ids
+
+
+def test_trained_files_are_read_by_the_tokenizers_package(tmp_path: Path) -> None:
+    texts = json.loads((GOLDEN / "trained.json").read_text())["texts"]
+    with Tokenizer.train(texts, vocabulary_size=1000, special_tokens=["<end>"]) as tokenizer:
+        tokenizer.save(tmp_path / "tokenizer.json")
+        theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+        for text in texts[:60]:
+            assert theirs.encode(text).ids == tokenizer.encode(text, parse_special=True)
 
 
 def test_train_misuse() -> None:
