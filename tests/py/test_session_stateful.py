@@ -8,8 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,29 +96,21 @@ class Sessions(RuleBasedStateMachine):
         total = -(-(len(shadow.tokens) + count) // PAGE)
         return total - len(shadow.pages) + self.copies_tail(shadow)
 
-    def append(self, shadow: Shadow, tokens: list[int]) -> None:
-        if self.copies_tail(shadow):
+    def append(self, shadow: Shadow, tokens: list[int], copy: bool) -> None:
+        if copy:
             shadow.pages[-1] = next(self.names)
         shadow.tokens += tokens
         while len(shadow.pages) * PAGE < len(shadow.tokens):
             shadow.pages.append(next(self.names))
 
-    def refusal(self, shadow: Shadow, count: int) -> type[Exception] | None:
-        """What decoding that many more tokens fails with."""
-        pages = self.used(shadow.pool) + self.leases(shadow, count)
+    def refusal(self, shadow: Shadow, count: int, taken: int = 0) -> type[Exception] | None:
+        """What decoding that many more tokens fails with, where others of a batch have taken pages already."""
+        pages = self.used(shadow.pool) + taken + self.leases(shadow, count)
         if len(shadow.tokens) + count > CONTEXT:
             return ContextFullError
         if self.leases(shadow, count) and pages > PAGES:
             return CacheExhaustedError
         return OutOfMemoryError if self.leases(shadow, count) and pages > shadow.pool.limit else None
-
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Takes what happened to the shadow back."""
-        before = [(list(shadow.tokens), list(shadow.pages)) for shadow in self.shadows]
-        yield
-        for shadow, (tokens, pages) in zip(self.shadows, before, strict=True):
-            shadow.tokens, shadow.pages = tokens, pages
 
     # --- what happens
 
@@ -135,7 +126,7 @@ class Sessions(RuleBasedStateMachine):
                 call(tokens)
             return None
         result = call(tokens)
-        self.append(shadow, tokens)
+        self.append(shadow, tokens, self.copies_tail(shadow))
         return result
 
     @rule(data=st.data(), tokens=st.lists(TOKENS, min_size=1, max_size=8))
@@ -161,12 +152,13 @@ class Sessions(RuleBasedStateMachine):
         if not batch:
             return
         sessions, tokens = [shadow.session for shadow in batch], [token] * len(batch)
+        # A shared tail page is held until the commit, so every session that shares one copies it.
+        copies = [self.copies_tail(shadow) for shadow in batch]
         error: type[Exception] | None = None
-        with self.unchanged():
-            for shadow in batch:  # one after the other: a copy made for one may leave the next its page alone
-                error = error or self.refusal(shadow, 1)
-                if error is None:
-                    self.append(shadow, [token])
+        taken = dict.fromkeys((pool.cache_type for pool in self.pools), 0)
+        for shadow in batch:
+            error = error or self.refusal(shadow, 1, taken[shadow.pool.cache_type])
+            taken[shadow.pool.cache_type] += self.leases(shadow, 1)
         if error is None and cancelled:
             error = CancelledError
             batch[-1].session._cancel.set()
@@ -177,8 +169,8 @@ class Sessions(RuleBasedStateMachine):
                 shadow.session._cancel.reset()
             return
         rows = step_many(sessions, tokens)
-        for shadow in batch:
-            self.append(shadow, [token])
+        for shadow, copy in zip(batch, copies, strict=True):
+            self.append(shadow, [token], copy)
         for shadow, row in zip(batch, rows, strict=True):
             shadow.expect(row)
 
@@ -208,7 +200,7 @@ class Sessions(RuleBasedStateMachine):
                 MODEL.load_session(path, factory=pool.factory)
         else:
             loaded = Shadow(MODEL.load_session(path, factory=pool.factory), pool)
-            self.append(loaded, list(tokens))
+            self.append(loaded, list(tokens), copy=False)
             self.shadows.append(loaded)
 
     @rule()
