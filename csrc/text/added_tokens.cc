@@ -42,9 +42,9 @@ const AddedTokens::Pattern* AddedTokens::match(std::string_view text) const noex
     if (first->text.size() == depth) best = &*first++;
     if (depth == text.size()) break;
     const auto next_byte = [&](const Pattern& pattern) { return byte_at(pattern.text, depth); };
-    const auto range = std::ranges::equal_range(first, last, byte_at(text, depth), std::less<>(), next_byte);
-    first = range.begin();
-    last = range.end();
+    // Not std::ranges::equal_range: clang 14 cannot compile subranges of libstdc++.
+    first = std::ranges::lower_bound(first, last, byte_at(text, depth), std::less<>(), next_byte);
+    last = std::ranges::upper_bound(first, last, byte_at(text, depth), std::less<>(), next_byte);
   }
   return best;
 }

@@ -76,7 +76,7 @@ size_t BpeMerger::merge(std::span<uint32_t> ids) {
     }
     if (links_[at].previous != kEnd) push(links_[at].previous);
   }
-  if (left != count) std::ranges::remove(ids, kGone);
+  if (left != count) (void)std::remove(ids.begin(), ids.end(), kGone);
   return left;
 }
 

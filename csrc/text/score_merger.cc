@@ -15,8 +15,7 @@ std::vector<uint32_t> score_places(std::span<const float> scores) {
   if (std::ranges::any_of(sorted, [](float score) { return std::isnan(score); }))
     fail(Status::corrupt_data, "a token's score is not a number");
   std::ranges::sort(sorted, std::greater<>());
-  const auto twins = std::ranges::unique(sorted);
-  sorted.erase(twins.begin(), twins.end());
+  sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
   std::vector<uint32_t> places;
   places.reserve(scores.size());
   for (const float score : scores)
