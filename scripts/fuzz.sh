@@ -15,7 +15,7 @@ fuzz() {
   $program -merge=1 -max_len=32768 "$corpus/$target" "build-fuzz/$target/found" >>"build-fuzz/$target/log" 2>&1
   echo "ok $target: $(sed -n 's/^Done \([0-9]*\) runs.*/\1 runs/p' "build-fuzz/$target/log"), corpus of $(ls "$corpus/$target" | wc -l)"
 }
-targets=$(RIFTCO_FUZZ_TARGET='' $program 2>&1 | sed 's/.*: //')
+targets=$(ls $corpus)
 # shellcheck disable=SC2086
 set -- "$1" $targets
 seconds=$1
