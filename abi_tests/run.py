@@ -244,7 +244,7 @@ def small_model(prefix: Prefix, work: Path) -> Path:
 def check_examples(prefix: Prefix, work: Path) -> None:
     """The C and the C++ examples of each group print the same, and know how they are used."""
     for group in (
-        ("generate.c", "load_from_buffer.c", "serving_stack.cpp"),
+        ("generate.c", "serving_stack.cpp", "load_from_buffer.c", "load_from_buffer.cpp"),
         ("branches.c", "branches.cpp"),
     ):
         texts = {check_example(prefix, work, EXAMPLES / name) for name in group}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from riftco_transformer.artifacts import Runtime
 from riftco_transformer.serving import TextGenerator
 
@@ -28,11 +29,19 @@ def test_branches(runtime: Runtime, rift_path: Path) -> None:
     assert done.stdout.startswith(expected)
 
 
-def test_branches_usage(tmp_path: Path) -> None:
-    usage = run("branches.py")
+def test_load_from_buffer(runtime: Runtime, rift_path: Path) -> None:
+    done = run("load_from_buffer.py", rift_path, "Once", "8")
+    assert done.returncode == 0, done.stderr
+    with TextGenerator(runtime.model, runtime.tokenizer) as generator:
+        assert done.stdout == generator.generate("Once", max_new_tokens=8).bytes + b"\n"
+
+
+@pytest.mark.parametrize("name", ["branches", "load_from_buffer"])
+def test_usage(tmp_path: Path, name: str) -> None:
+    usage = run(f"{name}.py")
     assert usage.returncode == 2
     assert b"usage" in usage.stderr
-    missing = run("branches.py", tmp_path / "missing.gguf", "Once")
+    missing = run(f"{name}.py", tmp_path / "missing.gguf", "Once")
     assert missing.returncode == 1
     assert b"missing.gguf" in missing.stderr
     assert missing.stdout == b""
