@@ -1,6 +1,6 @@
 """Runs a model that is in memory, as it would be in a program that carries one.
 
-    python examples/load_from_buffer.py model.gguf "The capital of France is" 8
+python examples/load_from_buffer.py model.gguf "The capital of France is" 8
 """
 
 import sys
