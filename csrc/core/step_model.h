@@ -11,15 +11,25 @@ namespace riftco {
 enum class NormKind : uint8_t { layer, rms };
 enum class Activation : uint8_t { gelu_erf, gelu_tanh, silu_gated };
 
+struct LowRankAdapter;
+
 // y[o] = sum over i of W[o][i] x[i] + bias[o]. `data` is in the device's packed layout (KernelTable::pack_rows).
 struct PackedMatrix {
   DType type = DType::f32;
   uint32_t outputs = 0;
   uint32_t inputs = 0;
   std::byte* data = nullptr;
-  const float* bias = nullptr;  // [outputs] or null
+  const float* bias = nullptr;              // [outputs] or null
+  const LowRankAdapter* adapter = nullptr;  // adds to y, or null
 
   explicit operator bool() const noexcept { return data != nullptr; }
+};
+
+// y += b (scale * (a x)): a low-rank update of a matrix (LoRA, Hu and others 2021).
+struct LowRankAdapter {
+  PackedMatrix a;  // f32 [rank, inputs]
+  PackedMatrix b;  // f32 [outputs, rank]
+  float scale = 1;
 };
 
 struct NormWeights {

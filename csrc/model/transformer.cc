@@ -1,6 +1,7 @@
 #include "model/transformer.h"
 
 #include <algorithm>
+#include <cinttypes>
 #include <vector>
 
 #include "base/error.h"
@@ -32,8 +33,10 @@ void DecoderOnlyTransformer::run(const StepBatch& batch) const {
   executor_->run(weights_->step_model(), batch);
 }
 
-const std::string& DecoderOnlyTransformer::fingerprint() const {
-  std::call_once(fingerprint_once_, [this] {
+std::string DecoderOnlyTransformer::fingerprint() const {
+  const auto reading_lock = reading();
+  const std::lock_guard lock(fingerprint_mutex_);
+  if (fingerprint_.empty() || fingerprint_epoch_ != epoch_) {
     Checksum checksum;
     checksum.add(config_to_json(config()));
     std::vector<std::byte> rows;
@@ -51,8 +54,16 @@ const std::string& DecoderOnlyTransformer::fingerprint() const {
       }
     }
     fingerprint_ = checksum.text();
-  });
+    fingerprint_epoch_ = epoch_;
+  }
   return fingerprint_;
+}
+
+ModelChange::ModelChange(DecoderOnlyTransformer& model, const char* what)
+    : model_(model), lock_(model.parameters_mutex_) {
+  if (const uint64_t sessions = model.session_count())
+    fail(Status::invalid_state, "%s: %" PRIu64 " decode session%s of the model %s alive", what, sessions,
+         sessions == 1 ? "" : "s", sessions == 1 ? "is" : "are");
 }
 
 void DecoderOnlyTransformer::check_token(uint32_t token) const {

@@ -1,9 +1,10 @@
-// The one model class: a config, packed weights on a device, and the steps over them.
+// The one model class: a config, packed weights on a device, the steps over them, and the rules for changing them.
 #pragma once
 #include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 
 #include "core/step_executor.h"
@@ -47,29 +48,40 @@ class DecoderOnlyTransformer {
   // Fails with out_of_range unless token is below the vocabulary size.
   void check_token(uint32_t token) const;
 
-  // A checksum of config and weights: equal for equal models, on any machine. Computed at the first call, in about the
-  // time that unpacking all weights takes.
-  const std::string& fingerprint() const;
+  // A checksum of config and weights: equal for equal models, on any machine. Computed at the first call after a change, in
+  // about the time that unpacking all weights takes.
+  std::string fingerprint() const;
 
   // Decode sessions alive.
   uint64_t session_count() const noexcept { return sessions_.load(); }
 
+  // Changes of parameters so far: what was computed under another epoch is stale.
+  uint64_t parameter_epoch() const noexcept { return epoch_.load(); }
+
+  // Holds off changes while parameters are read by whoever has no session.
+  std::shared_lock<std::shared_mutex> reading() const { return std::shared_lock(parameters_mutex_); }
+
  private:
   friend class SessionHold;
+  friend class ModelChange;
   std::unique_ptr<Weights> weights_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<MemoryAccount> account_;
   ModelMetadata metadata_;
   std::unique_ptr<StepExecutor> executor_;
+  mutable std::shared_mutex parameters_mutex_;
   mutable std::atomic<uint64_t> sessions_{0};
-  mutable std::once_flag fingerprint_once_;
-  mutable std::string fingerprint_;
+  std::atomic<uint64_t> epoch_{0};
+  mutable std::mutex fingerprint_mutex_;
+  mutable std::string fingerprint_;         // guarded by fingerprint_mutex_; empty: not computed
+  mutable uint64_t fingerprint_epoch_ = 0;  // what it is of; guarded too
 };
 
 // Keeps a model alive and counts one of its sessions.
 class SessionHold {
  public:
   explicit SessionHold(std::shared_ptr<const DecoderOnlyTransformer> model) : model_(std::move(model)) {
+    const auto lock = model_->reading();
     model_->sessions_++;
   }
   SessionHold(const SessionHold&) = delete;
@@ -79,6 +91,20 @@ class SessionHold {
 
  private:
   std::shared_ptr<const DecoderOnlyTransformer> model_;
+};
+
+// The right to change parameters: no session is alive, none is made and nobody reads until its end.
+class ModelChange {
+ public:
+  // Fails with invalid_state while decode sessions are alive; `what` names the change in the message.
+  ModelChange(DecoderOnlyTransformer& model, const char* what);
+
+  // Something did change: a new epoch begins.
+  void commit() noexcept { model_.epoch_++; }
+
+ private:
+  DecoderOnlyTransformer& model_;
+  std::unique_lock<std::shared_mutex> lock_;
 };
 
 }  // namespace riftco

@@ -1,7 +1,6 @@
 #include "model/weights.h"
 
 #include <algorithm>
-#include <cstring>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -10,19 +9,7 @@
 namespace riftco {
 namespace {
 
-constexpr size_t kLine = 64;
 constexpr char kRotaryFactors[] = "rotary.factors";
-
-size_t parameter_bytes(const Device& device, const ParameterInfo& p) {
-  const size_t bytes =
-      p.is_vector ? 4 * size_t(p.columns) : device.kernels->packed_bytes(p.type, p.rows, p.columns);
-  return (bytes + kLine - 1) / kLine * kLine;
-}
-
-void check_range(const ParameterInfo& p, uint32_t first, uint32_t rows) {
-  if (first > p.rows || rows > p.rows - first)
-    fail(Status::out_of_range, "rows %u + %u exceed the %u rows of %s", first, rows, p.rows, p.name.c_str());
-}
 
 }  // namespace
 
@@ -68,42 +55,25 @@ std::vector<ParameterInfo> parameter_list(const ModelConfig& c, DType type) {
 
 Weights::Weights(const Device& device, const ModelConfig& config, std::vector<ParameterInfo> parameters,
                  std::shared_ptr<MemoryAccount> account)
-    : device_(device), config_(config), parameters_(std::move(parameters)) {
-  size_t size = 0;
-  offsets_.reserve(parameters_.size());
-  for (const ParameterInfo& p : parameters_) {
-    offsets_.push_back(size);
-    if (!p.is_vector) row_bytes(p.type, p.columns);  // whole blocks
-    if (__builtin_add_overflow(size, parameter_bytes(device, p), &size))
-      fail(Status::overflow, "the weights exceed the address space at %s", p.name.c_str());
-  }
-  storage_ = Buffer(std::move(account), size, "the weights", Pages::huge);
+    : ParameterStore(device, std::move(parameters), std::move(account), "the weights"), config_(config) {
   build_step_model();
-}
-
-size_t Weights::packed_bytes(const Device& device, const std::vector<ParameterInfo>& parameters) {
-  size_t size = 0;
-  for (const ParameterInfo& p : parameters)
-    if (__builtin_add_overflow(size, parameter_bytes(device, p), &size))
-      fail(Status::overflow, "the weights exceed the address space");
-  return size;
 }
 
 void Weights::build_step_model() {
   std::unordered_map<std::string, size_t> by_name;
-  for (size_t i = 0; i < parameters_.size(); i++) by_name.emplace(parameters_[i].name, i);
+  for (size_t i = 0; i < parameters().size(); i++) by_name.emplace(parameters()[i].name, i);
   auto vector = [&](const std::string& name) -> const float* {
     const auto it = by_name.find(name);
-    return it == by_name.end() ? nullptr
-                               : reinterpret_cast<const float*>(storage_.data() + offsets_[it->second]);
+    return it == by_name.end() ? nullptr : reinterpret_cast<const float*>(data(it->second));
   };
   auto table = [&](const std::string& name, const float* bias) -> PackedMatrix {
     const auto it = by_name.find(name);
     if (it == by_name.end()) return {};
-    const ParameterInfo& p = parameters_[it->second];
-    return {p.type, p.rows, p.columns, storage_.data() + offsets_[it->second], bias};
+    PackedMatrix found = matrix(it->second);
+    found.bias = bias;
+    return found;
   };
-  auto matrix = [&](const std::string& name) { return table(name + ".weight", vector(name + ".bias")); };
+  auto linear = [&](const std::string& name) { return table(name + ".weight", vector(name + ".bias")); };
   auto norm = [&](const std::string& name) {
     return NormWeights{vector(name + ".weight"), vector(name + ".bias")};
   };
@@ -124,9 +94,9 @@ void Weights::build_step_model() {
   m.rotary_scale = c.rotary_attention_factor;
   for (uint32_t l = 0; l < c.layer_count; l++) {
     const std::string at = "layers." + std::to_string(l);
-    layers_.push_back({norm(at + ".attention_norm"), norm(at + ".mlp_norm"), matrix(at + ".q"),
-                       matrix(at + ".k"), matrix(at + ".v"), matrix(at + ".o"), matrix(at + ".gate"),
-                       matrix(at + ".up"), matrix(at + ".down"), vector(at + ".q_norm.weight"),
+    layers_.push_back({norm(at + ".attention_norm"), norm(at + ".mlp_norm"), linear(at + ".q"),
+                       linear(at + ".k"), linear(at + ".v"), linear(at + ".o"), linear(at + ".gate"),
+                       linear(at + ".up"), linear(at + ".down"), vector(at + ".q_norm.weight"),
                        vector(at + ".k_norm.weight"),
                        c.sliding_window && l >= c.first_window_layer ? c.sliding_window : kAllKeys});
   }
@@ -138,20 +108,9 @@ void Weights::build_step_model() {
 }
 
 void Weights::set_rows(size_t index, uint32_t first, uint32_t rows, const std::byte* file_rows) {
-  const ParameterInfo& p = parameters_.at(index);
-  check_range(p, first, rows);
-  const size_t stride = row_bytes(p.type, p.columns);
-  for (uint32_t r = 0; r < rows; r++)
-    if (!row_is_finite(p.type, file_rows + r * stride, p.columns))
-      fail(Status::corrupt_data, "row %u of %s has a value or scale that is not finite", first + r,
-           p.name.c_str());
-  std::byte* const data = storage_.data() + offsets_[index];
-  if (p.is_vector) {
-    std::memcpy(data, file_rows, rows * stride);
-    if (p.name == kRotaryFactors) set_rotary_factors({reinterpret_cast<const float*>(data), p.columns});
-  } else {
-    device_.kernels->pack_rows({p.type, p.rows, p.columns, data, nullptr}, first, rows, file_rows);
-  }
+  ParameterStore::set_rows(index, first, rows, file_rows);
+  const ParameterInfo& p = parameters()[index];
+  if (p.name == kRotaryFactors) set_rotary_factors({reinterpret_cast<const float*>(data(index)), p.columns});
 }
 
 void Weights::set_rotary_factors(std::span<const float> factors) {
@@ -160,26 +119,6 @@ void Weights::set_rotary_factors(std::span<const float> factors) {
       fail(Status::corrupt_data, "%s has %g, not in 1e-6 .. 1e6", kRotaryFactors, double(f));
   const std::vector<double> frequencies = rotary_frequencies(config_, factors);
   std::copy(frequencies.begin(), frequencies.end(), inverse_frequencies_.begin());
-}
-
-void Weights::get_rows(size_t index, uint32_t first, uint32_t rows, std::byte* file_rows) const {
-  const ParameterInfo& p = parameters_.at(index);
-  check_range(p, first, rows);
-  std::byte* const data = storage_.data() + offsets_[index];
-  if (p.is_vector) {
-    std::memcpy(file_rows, data, rows * row_bytes(p.type, p.columns));
-  } else {
-    device_.kernels->unpack_rows({p.type, p.rows, p.columns, data, nullptr}, first, rows, file_rows);
-  }
-}
-
-void Weights::read_floats(size_t index, float* values) const {
-  const ParameterInfo& p = parameters_.at(index);
-  std::vector<std::byte> row(row_bytes(p.type, p.columns));
-  for (uint32_t r = 0; r < p.rows; r++) {
-    get_rows(index, r, 1, row.data());
-    dequantise(p.type, row.data(), {values + size_t(r) * p.columns, p.columns});
-  }
 }
 
 }  // namespace riftco
