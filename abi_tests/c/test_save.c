@@ -222,6 +222,39 @@ static void test_parameters(void) {
   REFUSED(rt_model_read_parameter(model, "q", 1, values, 64, NULL), RT_INVALID_ARGUMENT, "required");
 }
 
+static void test_stage_and_parent(void) {
+  rt_model* again = NULL;
+  rt_model_save_options options;
+  char text[64];
+  const char* path = scratch("stage.rift");
+  uint64_t required = 0;
+  OK(rt_model_save_options_init(&options, sizeof options));
+  CHECK(options.stage == NULL && options.stage_size == 0 && options.parent == NULL &&
+        options.parent_size == 0);
+  options.stage = "pretrained";
+  options.stage_size = 10;
+  options.parent = "base.rift";
+  options.parent_size = 9;
+  OK(rt_model_save(model, path, strlen(path), &options));
+  OK(rt_model_load(path, strlen(path), NULL, &again));
+  OK(rt_model_metadata(again, "riftco.stage", 12, text, sizeof text, &required));
+  CHECK(required == 10 && memcmp(text, "pretrained", 10) == 0);
+  OK(rt_model_metadata(again, "riftco.parent", 13, text, sizeof text, &required));
+  CHECK(required == 9 && memcmp(text, "base.rift", 9) == 0);
+  rt_model_release(again);
+  path = scratch("stage.gguf");
+  REFUSED(rt_model_save(model, path, strlen(path), &options), RT_UNSUPPORTED,
+          "only .rift files hold a stage");
+  options.stage_size = 0;
+  REFUSED(rt_model_save(model, path, strlen(path), &options), RT_UNSUPPORTED, "or a parent");
+  path = scratch("bad.rift");
+  options.parent = "\xff";
+  options.parent_size = 1;
+  REFUSED(rt_model_save(model, path, strlen(path), &options), RT_INVALID_ARGUMENT, "UTF-8");
+  options.parent = NULL;
+  REFUSED(rt_model_save(model, path, strlen(path), &options), RT_INVALID_ARGUMENT, "options.parent");
+}
+
 static void test_metadata(void) {
   rt_model* again = NULL;
   rt_model_info info;
@@ -258,6 +291,7 @@ int main(int argc, char** argv) {
   test_folders();
   test_progress_and_cancel();
   test_parameters();
+  test_stage_and_parent();
   test_metadata();
   rt_model_release(model);
   rt_tokenizer_release(tokenizer);

@@ -130,6 +130,7 @@ static void test_train(void) {
   const rt_text texts[2] = {{"hug hug hug hugs", 16}, {"pug", 3}};
   const rt_text special[2] = {{"<end>", 5}, {"<end>", 5}};
   rt_tokenizer_train_options options;
+  rt_tokenizer_info info;
   rt_tokenizer* trained = NULL;
   rt_cancel* cancel = NULL;
   uint32_t token = 9, ids[4];
@@ -144,12 +145,25 @@ static void test_train(void) {
   CHECK(last_total == 38 && last_done == 38);
   OK(rt_tokenizer_find(trained, "<end>", 5, &token));
   CHECK(token == 0);
+  info.struct_size = sizeof info;
+  OK(rt_tokenizer_get_info(trained, &info));
+  CHECK(info.eos_token == RT_NO_TOKEN && options.eos_token == RT_NO_TOKEN);
   OK(rt_tokenizer_encode(trained, "hug", 3, NULL, ids, 4, &required)); /* "ug" comes first, then "hug" */
   CHECK(required == 1 && ids[0] == 258);
+  rt_tokenizer_release(trained);
+  last_done = 0;
+  options.eos_token = 0;
+  OK(rt_tokenizer_train(texts, 2, &options, &trained));
+  OK(rt_tokenizer_get_info(trained, &info));
+  CHECK(info.eos_token == 0);
   rt_tokenizer_release(trained);
 
   trained = tokenizer;
   options.progress = NULL;
+  options.eos_token = 1;
+  REFUSED(rt_tokenizer_train(texts, 2, &options, &trained), RT_OUT_OF_RANGE,
+          "the end token 1 is none of the 1");
+  options.eos_token = RT_NO_TOKEN;
   options.special_token_count = 2;
   REFUSED(rt_tokenizer_train(texts, 2, &options, &trained), RT_INVALID_ARGUMENT, "\"<end>\" is there twice");
   CHECK(trained == NULL);

@@ -34,6 +34,8 @@ SaveOptions save_options(const rt_model_save_options* given, std::string_view pa
   return {.format = format == RT_FORMAT_BY_PATH ? format_of_path(path) : FileFormat(format - RT_FORMAT_RIFT),
           .type = kTypes[choice_argument<int32_t>(options.type, RT_TYPE_Q4_0, "options.type")],
           .shard_bytes = options.shard_bytes == 0 ? SaveOptions{}.shard_bytes : options.shard_bytes,
+          .stage = text_argument(options.stage, options.stage_size, "options.stage"),
+          .parent = text_argument(options.parent, options.parent_size, "options.parent"),
           .progress = Progress("saving", cancel_flag(options.cancel, "options.cancel"), options.progress,
                                options.progress_user_data)};
 }

@@ -36,6 +36,7 @@ EncodeOptions encode_options(const rt_encode_options* given) {
 rt_tokenizer_train_options train_defaults() {
   rt_tokenizer_train_options options{};
   options.vocabulary_size = TrainOptions{}.vocabulary_size;
+  options.eos_token = RT_NO_TOKEN;
   return options;
 }
 
@@ -172,11 +173,13 @@ rt_status rt_tokenizer_train(const rt_text* texts, uint64_t text_count,
     const rt_tokenizer_train_options options = read_struct(given, train_defaults(), "options");
     const auto special =
         texts_argument(options.special_tokens, options.special_token_count, "options.special_tokens");
+    check_reserved(options.reserved, "options.reserved");
     const TrainOptions chosen{
         .vocabulary_size = options.vocabulary_size,
         .minimum_count = options.minimum_count,
         .stages = pre_tokenizer_argument(options.pre_tokenizer, "options.pre_tokenizer"),
-        .special_tokens = {special.begin(), special.end()}};
+        .special_tokens = {special.begin(), special.end()},
+        .eos_token = options.eos_token == RT_NO_TOKEN ? std::nullopt : std::optional(options.eos_token)};
     Progress progress("training", cancel_flag(options.cancel, "options.cancel"), options.progress,
                       options.progress_user_data);
     return std::make_unique<rt_tokenizer>(

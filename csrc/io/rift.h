@@ -20,7 +20,7 @@ namespace riftco {
 struct RiftMetadata {
   std::string config;     // JSON
   std::string tokenizer;  // JSON; empty: none
-  std::string stage;      // what made the weights ("base", "sft", ...); may be empty
+  std::string stage;      // what made the weights ("pretrained", "post_trained", ...); may be empty
   std::string parent;     // what they were made from; may be empty
 };
 

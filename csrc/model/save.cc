@@ -21,6 +21,8 @@ FileFormat format_of_path(std::string_view path) {
 void save_model(const DecoderOnlyTransformer& model, std::string_view path, SaveOptions options) {
   if (path.find('\0') != path.npos)
     fail(Status::invalid_argument, "the path %s holds a NUL byte", quoted(path.data(), path.size()).c_str());
+  if (options.format != FileFormat::rift && !(options.stage.empty() && options.parent.empty()))
+    fail(Status::unsupported, "%s: only .rift files hold a stage or a parent", std::string(path).c_str());
   switch (options.format) {
     case FileFormat::rift:
       return write_rift(model, path, options);

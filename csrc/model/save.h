@@ -19,6 +19,7 @@ struct SaveOptions {
   FileFormat format = FileFormat::rift;
   std::optional<DType> type = {};        // of matrices; absent: as they are
   uint64_t shard_bytes = 5'000'000'000;  // of tensors in one file of a Hugging Face folder, but one at least
+  std::string_view stage = {}, parent = {};  // .rift only: RiftMetadata's
   Progress progress{"saving"};
 };
 

@@ -216,6 +216,9 @@ void check_options(const TrainOptions& options) {
     if (token.empty() || token.size() > kMaxAddedTokenBytes || !is_utf8(token))
       fail(Status::invalid_argument, "the special token %s is not 1 to %zu bytes of UTF-8",
            quoted(token).c_str(), kMaxAddedTokenBytes);
+  if (options.eos_token && *options.eos_token >= options.special_tokens.size())
+    fail(Status::out_of_range, "the end token %u is none of the %zu special tokens", *options.eos_token,
+         options.special_tokens.size());
 }
 
 // A pair that joined twice, in words found at different times, counts where it came last.
@@ -259,6 +262,8 @@ std::shared_ptr<const Tokenizer> train_tokenizer(std::span<const std::string_vie
   spec.tokens = list.tokens();
   spec.flags.assign(spec.tokens.size(), kModelToken);
   std::fill_n(spec.flags.begin(), options.special_tokens.size(), kModelToken | kAddedToken | kSpecialToken);
+  spec.special.eos = options.eos_token;
+  if (options.eos_token) spec.special.end_of_generation = {*options.eos_token};
   spec.merges = without_repetition(std::move(merges));
   spec.stages = options.stages;
   progress.finish();

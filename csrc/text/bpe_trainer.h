@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@ struct TrainOptions {
   uint64_t minimum_count = 0;       // pairs that come less often do not join
   std::vector<PreTokenizerStage> stages = {PreTokenizerStage::gpt2};
   std::vector<std::string> special_tokens = {};  // the first ids, in this order
+  std::optional<uint32_t> eos_token = {};        // one of them
 };
 
 // The most frequent pair of neighbours joins first; of equals the one whose ids come first, left before right.

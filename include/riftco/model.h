@@ -138,6 +138,10 @@ typedef struct rt_model_save_options {
   rt_progress_callback progress; /* or NULL */
   void* progress_user_data;
   uint64_t shard_bytes; /* tensors in one file of a Hugging Face folder; 0 (default): 5,000,000,000 */
+  const char* stage;    /* .rift only: what made the weights ("pretrained", ...), kept as the metadata */
+  uint64_t stage_size;  /* riftco.stage; UTF-8, default none */
+  const char* parent;   /* .rift only: what they were made from; riftco.parent */
+  uint64_t parent_size;
 } rt_model_save_options;
 
 RT_API rt_status RT_CALL rt_model_save_options_init(rt_model_save_options* options, uint64_t size);

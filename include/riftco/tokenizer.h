@@ -110,6 +110,8 @@ typedef struct rt_tokenizer_train_options {
   const rt_cancel* cancel;       /* or NULL */
   rt_progress_callback progress; /* or NULL; bytes, each counted twice */
   void* progress_user_data;
+  uint32_t eos_token; /* the id of the special token that ends a text; RT_NO_TOKEN (default): none */
+  uint32_t reserved;  /* 0 */
 } rt_tokenizer_train_options;
 
 RT_API rt_status RT_CALL rt_tokenizer_train_options_init(rt_tokenizer_train_options* options, uint64_t size);

@@ -205,15 +205,27 @@ def token_array(tokens: object) -> TokenArray:
     if isinstance(tokens, np.ndarray):
         if tokens.ndim != 1:
             raise errors.InvalidArgumentError(f"tokens must have one dimension, not the shape {tokens.shape}")
-        if tokens.dtype.kind not in "iu":
-            raise TypeError(f"tokens must be integers, not {tokens.dtype}")
-        copy: npt.NDArray[np.integer[Any]] = tokens.copy()
-        for value in (copy.min(), copy.max()) if copy.size else ():
-            token_id(value)
-        return copy.astype(np.uint32)
+        return _checked_copy(tokens)
     if isinstance(tokens, (str, bytes, bytearray)) or not isinstance(tokens, Iterable):
         raise TypeError(f"tokens must be a sequence of integers, not {type(tokens).__name__}")
     return np.array([token_id(token) for token in tokens], dtype=np.uint32)
+
+
+def token_matrix(tokens: object) -> TokenArray:
+    """Tokens of sequences of one length as an array of their own, uint32 [B, T]."""
+    array = np.asarray(tokens)
+    if array.ndim != 2:
+        raise errors.InvalidArgumentError(f"tokens must have two dimensions, not the shape {array.shape}")
+    return _checked_copy(array)
+
+
+def _checked_copy(tokens: npt.NDArray[Any]) -> TokenArray:
+    if tokens.dtype.kind not in "iu":
+        raise TypeError(f"tokens must be integers, not {tokens.dtype}")
+    copy: npt.NDArray[np.integer[Any]] = tokens.copy()
+    for value in (copy.min(), copy.max()) if copy.size else ():
+        token_id(value)
+    return copy.astype(np.uint32, order="C")
 
 
 def text_bytes(text: object, name: str) -> bytes:

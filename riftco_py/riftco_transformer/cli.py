@@ -18,10 +18,24 @@ from rich.console import Console
 
 from . import __version__, hub
 from .artifacts import ModelBundle
+from .command_options import (
+    FrequencyPenaltyOption,
+    JsonOption,
+    MinNewTokensOption,
+    MinPOption,
+    ModelArgument,
+    PenaltyWindowOption,
+    PresencePenaltyOption,
+    RepetitionPenaltyOption,
+    SeedOption,
+    TemperatureOption,
+    ThreadsOption,
+    TopKOption,
+    TopPOption,
+)
 from .console import ReaderGone, note, write, write_json
 from .errors import RiftcoError
-from .library import complete_model
-from .model_commands import JsonOption, convert, ls, rm
+from .model_commands import convert, ls, rm
 from .pull import MODELS, cached_path, pull, resolve
 from .serving import GenerationResult, GenerationStats, TextGenerator
 from .text_commands import chat, tokenizer_app
@@ -55,14 +69,6 @@ class CacheType(str, Enum):
     bf16 = "bf16"
 
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="A .gguf or .rift file, a Hugging Face folder, or a pulled name.",
-        autocompletion=complete_model,
-    ),
-]
 app.command()(chat)
 app.command()(convert)
 app.command()(ls)
@@ -96,27 +102,19 @@ def generate_command(
         typer.Argument(help="What to go on with; without it, or '-': stdin, less a final newline."),
     ] = "-",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Stop after this many tokens.")] = 256,
-    temperature: Annotated[float, typer.Option(help="0: always the most likely token.")] = 0.0,
-    top_k: Annotated[int, typer.Option(min=0, help="Choose among the K most likely tokens; 0: all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Choose among the most likely that together have P.")] = 1.0,
-    min_p: Annotated[float, typer.Option(help="Choose among those P times as likely as the best.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
+    temperature: TemperatureOption = 0.0,
+    top_k: TopKOption = 0,
+    top_p: TopPOption = 1.0,
+    min_p: MinPOption = 0.0,
+    seed: SeedOption = 0,
     stop: Annotated[
         list[str] | None, typer.Option(help="Text that ends the output; may be repeated.")
     ] = None,
-    min_new_tokens: Annotated[int, typer.Option(min=0, help="Bar end and stop tokens before that many.")] = 0,
-    repetition_penalty: Annotated[
-        float, typer.Option(help="Divide (below 0: multiply) logits of tokens that were there; 1: off.")
-    ] = 1.0,
-    presence_penalty: Annotated[
-        float, typer.Option(help="Take this off logits of tokens that were generated.")
-    ] = 0.0,
-    frequency_penalty: Annotated[
-        float, typer.Option(help="Take this off for every time that a token was generated.")
-    ] = 0.0,
-    penalty_window: Annotated[
-        int, typer.Option(min=0, help="Penalties look at this many newest tokens; 0: all.")
-    ] = 0,
+    min_new_tokens: MinNewTokensOption = 0,
+    repetition_penalty: RepetitionPenaltyOption = 1.0,
+    presence_penalty: PresencePenaltyOption = 0.0,
+    frequency_penalty: FrequencyPenaltyOption = 0.0,
+    penalty_window: PenaltyWindowOption = 0,
     logit_bias: Annotated[
         list[str] | None,
         typer.Option(metavar="ID=BIAS", help="Add to a token's logit; -inf bars it; may be repeated."),
@@ -128,7 +126,7 @@ def generate_command(
         bool, typer.Option("--parse-special", help="Read special tokens written in the prompt as such.")
     ] = False,
     backend: Annotated[Backend, typer.Option(help="Where to run.")] = Backend.cpu,
-    threads: Annotated[int, typer.Option(min=0, help="0: the CPUs that the process may use.")] = 0,
+    threads: ThreadsOption = 0,
     cache: Annotated[Cache, typer.Option(help="Kind of key/value cache.")] = Cache.paged,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens per page of a paged cache.")] = 16,
     cache_type: Annotated[

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from ._native import (
     UINT32_MAX,
     UINT64_MAX,
@@ -26,7 +29,9 @@ from ._native import (
     output,
     path_bytes,
     real,
+    text_bytes,
     token_array,
+    token_matrix,
     token_pointer,
 )
 from .cancel import CancelFlag, interruptible
@@ -329,30 +334,36 @@ class Model(Handle):
         )
         return DecodeSession(native, self._config.vocabulary_size, self._config.width, cancel)
 
-    def logits(self, tokens: Tokens, out: FloatArray | None = None) -> FloatArray:
-        """The logits after each token of a sequence of at most maximum_context: float32 [T,
-        vocabulary_size], bit for bit those of decoding it token by token."""
+    def logits(
+        self, tokens: Tokens | npt.NDArray[np.integer[Any]], out: FloatArray | None = None
+    ) -> FloatArray:
+        """The logits after each token of sequences of at most maximum_context, bit for bit those of decoding them
+        token by token: float32 [T, vocabulary_size] of one sequence, [B, T, vocabulary_size] of an array [B, T]."""
         native = self._pointer()
-        ids = token_array(tokens)
-        if len(ids) > self._config.maximum_context:  # before an array of that size is made
+        batch = isinstance(tokens, np.ndarray) and tokens.ndim == 2
+        ids = token_matrix(tokens) if batch else token_array(tokens)[None]
+        sequences, length = ids.shape
+        if length > self._config.maximum_context:  # before an array of that size is made
             raise ContextFullError(
-                f"{len(ids)} tokens do not fit the model's context of {self._config.maximum_context}"
+                f"{length} tokens do not fit the model's context of {self._config.maximum_context}"
             )
-        logits = float_output(out, (len(ids), self._config.vocabulary_size))
+        logits = float_output(out, (*(ids.shape if batch else (length,)), self._config.vocabulary_size))
+        rows = logits.reshape(sequences, length, self._config.vocabulary_size)
         cancel, required = CancelFlag(), ffi.new("uint64_t *")
 
         def call() -> None:
-            check(
-                lib.rt_model_logits(
-                    native,
-                    token_pointer(ids),
-                    len(ids),
-                    cancel._pointer(),
-                    float_pointer(logits),
-                    logits.size,
-                    required,
+            for sequence, row in zip(ids, rows, strict=True):
+                check(
+                    lib.rt_model_logits(
+                        native,
+                        token_pointer(sequence),
+                        length,
+                        cancel._pointer(),
+                        float_pointer(row),
+                        row.size,
+                        required,
+                    )
                 )
-            )
 
         interruptible(call, cancel)
         return logits
@@ -369,6 +380,8 @@ class Model(Handle):
         format: str = "by path",
         type: str = "keep",
         shard_bytes: int = 0,
+        stage: str = "",
+        parent: str = "",
         progress: Progress | None = None,
         cancel: CancelFlag | None = None,
     ) -> None:
@@ -378,7 +391,8 @@ class Model(Handle):
         format: "rift", "gguf" or "huggingface"; by default the path's suffix says it, and a path without one,
         with "/" at its end or of a folder is a Hugging Face folder. An existing file is replaced, an existing
         folder must be empty. type: of the matrices, "keep", "f32", "f16", "bf16", "q8_0" or "q4_0".
-        shard_bytes: tensors in one file of a folder, 0 for 5 GB. progress: called with the bytes done and in
+        shard_bytes: tensors in one file of a folder, 0 for 5 GB. stage, parent: what made the weights and from what,
+        kept in a .rift file only ("riftco.stage" and "riftco.parent" of `ModelBundle.metadata`). progress: called with the bytes done and in
         all.
         """
         native, name = self._pointer(), path_bytes(path)
@@ -386,6 +400,12 @@ class Model(Handle):
         settings.format = choice(format, "format", FORMATS)
         settings.type = choice(type, "type", TYPES)
         settings.shard_bytes = integer(shard_bytes, "shard_bytes")
+        texts = [text_bytes(text, name) for name, text in (("stage", stage), ("parent", parent))]
+        buffers = [ffi.from_buffer(text) for text in texts]  # alive during the call
+        (settings.stage, settings.parent), (settings.stage_size, settings.parent_size) = (
+            buffers,
+            map(len, texts),
+        )
         watched(
             lambda: check(lib.rt_model_save(native, name, len(name), settings)), settings, progress, cancel
         )

@@ -9,13 +9,12 @@ from typing import Annotated
 
 import typer
 
+from .command_options import JsonOption
 from .console import note, write, write_json
 from .library import complete_model, pulled, remove
 from .model import Model
 from .progress_view import progress_bar
 from .pull import resolve
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
 
 
 class FileFormat(str, Enum):

@@ -12,9 +12,22 @@ from rich.progress import Progress
 
 from .artifacts import ModelBundle
 from .chat import ChatSession, ChatTerminal
+from .command_options import (
+    FrequencyPenaltyOption,
+    JsonOption,
+    MinNewTokensOption,
+    MinPOption,
+    ModelArgument,
+    PenaltyWindowOption,
+    PresencePenaltyOption,
+    RepetitionPenaltyOption,
+    SeedOption,
+    TemperatureOption,
+    ThreadsOption,
+    TopKOption,
+    TopPOption,
+)
 from .console import note, write, write_json
-from .library import complete_model
-from .model_commands import JsonOption
 from .pull import resolve
 from .tokenizer import Tokenizer
 
@@ -31,35 +44,20 @@ class Cut(str, Enum):
 
 
 def chat(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A .gguf or .rift file, a Hugging Face folder, or a pulled name.",
-            autocompletion=complete_model,
-        ),
-    ],
+    model: ModelArgument,
     system: Annotated[str | None, typer.Option(help="What the conversation begins with.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="End an answer after this many tokens.")] = 1024,
-    temperature: Annotated[float, typer.Option(help="0: always the most likely token.")] = 0.0,
-    top_k: Annotated[int, typer.Option(min=0, help="Choose among the K most likely tokens; 0: all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Choose among the most likely that together have P.")] = 1.0,
-    min_p: Annotated[float, typer.Option(help="Choose among those P times as likely as the best.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answers.")] = 0,
-    min_new_tokens: Annotated[int, typer.Option(min=0, help="Bar end and stop tokens before that many.")] = 0,
-    repetition_penalty: Annotated[
-        float, typer.Option(help="Divide (below 0: multiply) logits of tokens that were there; 1: off.")
-    ] = 1.0,
-    presence_penalty: Annotated[
-        float, typer.Option(help="Take this off logits of tokens that were generated.")
-    ] = 0.0,
-    frequency_penalty: Annotated[
-        float, typer.Option(help="Take this off for every time that a token was generated.")
-    ] = 0.0,
-    penalty_window: Annotated[
-        int, typer.Option(min=0, help="Penalties look at this many newest tokens; 0: all.")
-    ] = 0,
-    threads: Annotated[int, typer.Option(min=0, help="0: the CPUs that the process may use.")] = 0,
+    temperature: TemperatureOption = 0.0,
+    top_k: TopKOption = 0,
+    top_p: TopPOption = 1.0,
+    min_p: MinPOption = 0.0,
+    seed: SeedOption = 0,
+    min_new_tokens: MinNewTokensOption = 0,
+    repetition_penalty: RepetitionPenaltyOption = 1.0,
+    presence_penalty: PresencePenaltyOption = 0.0,
+    frequency_penalty: FrequencyPenaltyOption = 0.0,
+    penalty_window: PenaltyWindowOption = 0,
+    threads: ThreadsOption = 0,
 ) -> int:
     """Talk with a model, by its own chat template: answers on stdout, all else on stderr.
 

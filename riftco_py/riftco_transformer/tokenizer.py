@@ -102,6 +102,7 @@ class Tokenizer(Handle):
         pre_tokenizer: str = "gpt2",
         minimum_count: int = 0,
         special_tokens: Iterable[Text] = (),
+        eos_token: int | None = None,
         progress: Progress | None = None,
         cancel: CancelFlag | None = None,
     ) -> Tokenizer:
@@ -110,7 +111,8 @@ class Tokenizer(Handle):
 
         vocabulary_size: special tokens (the first ids) and the 256 bytes included; fewer come out where the
         texts have no more pairs. pre_tokenizer: how text is cut, "gpt2", "smollm", "llama3" or "qwen2".
-        minimum_count: pairs that come less often do not join. The texts are held in memory; the merges are
+        minimum_count: pairs that come less often do not join. eos_token: the id of the special token that ends a
+        text. The texts are held in memory; the merges are
         those of the `tokenizers` package's trainer. progress: called with bytes, each counted twice.
         """
         corpus_texts = _texts(texts, "a text")
@@ -121,6 +123,7 @@ class Tokenizer(Handle):
         settings.pre_tokenizer = choice(pre_tokenizer, "pre_tokenizer", PRE_TOKENIZERS)
         settings.minimum_count = integer(minimum_count, "minimum_count")
         settings.special_tokens, settings.special_token_count = special, len(special)
+        settings.eos_token = NO_TOKEN if eos_token is None else token_id(eos_token)
 
         def call() -> Any:
             made = create(lib.rt_tokenizer_train, "rt_tokenizer", corpus, len(corpus), settings)

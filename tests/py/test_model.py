@@ -92,6 +92,24 @@ def test_logits(model: Model) -> None:
     assert np.array_equal(out, rows)
 
 
+def test_logits_of_a_batch(model: Model) -> None:
+    batch = np.arange(10, dtype=np.int64).reshape(2, 5)
+    rows = model.logits(batch)
+    assert rows.shape == (2, 5, 256)
+    assert np.array_equal(rows, [model.logits(batch[0]), model.logits(batch[1])])
+    out = np.empty_like(rows)
+    assert model.logits(batch.T.copy().T, out=out) is out
+    assert np.array_equal(out, rows)
+    with pytest.raises(InvalidArgumentError, match=r"\(1, 2, 3\)"):
+        model.logits(np.ones((1, 2, 3), dtype=np.int64))
+    with pytest.raises(TypeError, match="float64"):
+        model.logits(np.ones((2, 3)))
+    with pytest.raises(ContextFullError, match="65 tokens"):
+        model.logits(np.ones((2, 65), dtype=np.uint32))
+    with pytest.raises(OutOfRangeError, match="-1"):
+        model.logits(np.array([[1, -1]]))
+
+
 def test_logits_misuse(model: Model) -> None:
     with pytest.raises(InvalidArgumentError, match="at least one token"):
         model.logits([])

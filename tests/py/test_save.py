@@ -350,3 +350,16 @@ def test_sentencepiece_scores_come_back(llama: Model, tmp_path: Path) -> None:
                 ids = tokenizer.encode(text, **how)
                 assert again.encode(text, **how) == ids
                 assert again.decode(ids) == tokenizer.decode(ids)
+
+
+def test_stage_and_parent(llama: Model, tmp_path: Path) -> None:
+    llama.save(tmp_path / "a.rift", stage="pretrained", parent="nothing é")
+    metadata = ModelBundle.load(tmp_path / "a.rift").metadata
+    assert (metadata["riftco.stage"], metadata["riftco.parent"]) == ("pretrained", "nothing é")
+    llama.save(tmp_path / "b.rift")
+    assert "riftco.stage" not in ModelBundle.load(tmp_path / "b.rift").metadata
+    for options in ({"stage": "pretrained"}, {"parent": "b"}):
+        with pytest.raises(UnsupportedError, match=r"only .rift files"):
+            llama.save(tmp_path / "c.gguf", **options)
+    with pytest.raises(TypeError, match="stage"):
+        llama.save(tmp_path / "c.rift", stage=1)  # type: ignore[arg-type]

@@ -166,10 +166,11 @@ def test_train(tmp_path: Path) -> None:
         [path, "new newer newest", b"wide"],
         vocabulary_size=270,
         special_tokens=["<end>"],
+        eos_token=0,
         progress=lambda done, total: reports.append((done, total)),
     ) as tokenizer:
         assert tokenizer.vocabulary_size == 270
-        assert tokenizer.special_tokens == [0]
+        assert (tokenizer.special_tokens, tokenizer.eos_token) == ([0], 0)
         assert len(tokenizer.encode(" lower")) < 3
         assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
         tokenizer.save(path)
@@ -208,6 +209,8 @@ def test_train_misuse() -> None:
         Tokenizer.train(["a"], vocabulary_size=10)
     with pytest.raises(RiftcoError, match="pre_tokenizer must be one of gpt2"):
         Tokenizer.train(["a"], pre_tokenizer="other")
+    with pytest.raises(OutOfRangeError, match="the end token 1 is none of the 1"):
+        Tokenizer.train(["a"], special_tokens=["<end>"], eos_token=1)
 
 
 def test_plain_ranges() -> None:

@@ -11,8 +11,10 @@ void write_rift(const DecoderOnlyTransformer& model, std::string_view path, Save
                    [](const std::string& name) { return TensorName{.name = name}; });
   std::vector<RiftTensor> tensors;
   for (const OutputTensor& tensor : plan) tensors.push_back({tensor.name, tensor.type, tensor.shape});
-  RiftMetadata metadata;
-  metadata.config = config_to_json(model.config());
+  RiftMetadata metadata{.config = config_to_json(model.config()),
+                        .tokenizer = {},
+                        .stage = std::string(options.stage),
+                        .parent = std::string(options.parent)};
   if (model.tokenizer()) metadata.tokenizer = model.tokenizer()->to_json();
   options.progress.begin(total_bytes(plan));
   RiftWriter writer(path, metadata, tensors);
