@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/kernels.h"
+#include "core/training_kernels.h"
 
 namespace riftco {
 
@@ -12,6 +13,7 @@ struct Device {
   Backend backend;
   const char* name;  // "cpu"
   const KernelTable* kernels;
+  const TrainingKernels* training;
 };
 
 }  // namespace riftco

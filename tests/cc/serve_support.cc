@@ -86,10 +86,11 @@ float deviation_of(const ParameterInfo& p) {
 }  // namespace
 
 const Device& device_of(CpuIsa isa) {
-  static const Device devices[] = {{Backend::cpu, "cpu", cpu_kernels(CpuIsa::scalar)},
-                                   {Backend::cpu, "cpu", cpu_kernels(CpuIsa::avx2)},
-                                   {Backend::cpu, "cpu", cpu_kernels(CpuIsa::avx512)},
-                                   {Backend::cpu, "cpu", cpu_kernels(CpuIsa::neon)}};
+  const auto device = [](CpuIsa of) {
+    return Device{Backend::cpu, "cpu", cpu_kernels(of), cpu_training_kernels(of)};
+  };
+  static const Device devices[] = {device(CpuIsa::scalar), device(CpuIsa::avx2), device(CpuIsa::avx512),
+                                   device(CpuIsa::neon)};
   return devices[int(isa)];
 }
 

@@ -307,7 +307,7 @@ const Device& counting_device() {
     t.attend = Counted<&KernelTable::attend>::call;
     return t;
   }();
-  static const Device device{Backend::cpu, "counting", &table};
+  static const Device device{Backend::cpu, "counting", &table, nullptr};
   return device;
 }
 

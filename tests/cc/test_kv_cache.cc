@@ -27,7 +27,7 @@ const Device& page_device() {
     t.kv_page_bytes = plain_page_bytes;
     return t;
   }();
-  static const Device device{Backend::cpu, "pages", &table};
+  static const Device device{Backend::cpu, "pages", &table, nullptr};
   return device;
 }
 

@@ -5,7 +5,7 @@
 namespace riftco {
 
 const Device& cpu_device() {
-  static const Device device = {Backend::cpu, "cpu", cpu_kernels(cpu_isa())};
+  static const Device device = {Backend::cpu, "cpu", cpu_kernels(cpu_isa()), cpu_training_kernels(cpu_isa())};
   return device;
 }
 

@@ -108,6 +108,19 @@ const KernelTable* cpu_kernels(CpuIsa isa) noexcept {
   }
 }
 
+const TrainingKernels* cpu_training_kernels(CpuIsa isa) noexcept {
+  const KernelTable* kernels = cpu_kernels(isa);
+  if (kernels == &scalar_table) return &scalar_training_table;
+#ifdef __x86_64__
+  if (kernels == &avx2_table) return &avx2_training_table;
+  if (kernels == &avx512_table) return &avx512_training_table;
+#elif defined(__aarch64__)
+  if (kernels == &neon_table) return &neon_training_table;
+  if (kernels == &neon_dot_table) return &neon_dot_training_table;
+#endif
+  return nullptr;
+}
+
 void force_cpu_isa(CpuIsa isa) {
   if (size_t(isa) >= std::size(kAll))
     fail(Status::invalid_argument, "CPU instruction set %d is unknown", int(isa));

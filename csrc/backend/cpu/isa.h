@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/kernels.h"
+#include "core/training_kernels.h"
 
 namespace riftco {
 
@@ -22,6 +23,7 @@ CpuIsa cpu_isa();
 
 // Tables by instruction set, for tests and benchmarks; null where not supported here.
 const KernelTable* cpu_kernels(CpuIsa isa) noexcept;
+const TrainingKernels* cpu_training_kernels(CpuIsa isa) noexcept;
 
 // Identifies the bits of the inference kernels: two libraries with the same id give the same results.
 inline constexpr uint32_t kKernelContract = 1;

@@ -104,7 +104,7 @@ RIFTCO_INLINE const uint8_t* int8_tile(const Operand& x, uint32_t tile) {
   return reinterpret_cast<const uint8_t*>(base) + size_t(tile) * kDotRows * (x.width / kBlock) * kRowBlock;
 }
 
-size_t operand_bytes(uint32_t rows, uint32_t width, uint32_t kinds) {
+inline size_t operand_bytes(uint32_t rows, uint32_t width, uint32_t kinds) {
   const size_t int8 = kinds & kOperandInt8 ? size_t(rows) * (width / kBlock) * kRowBlock : 0;
   return float_operand_bytes(rows, width, kinds) + round_up(int8, 64);
 }

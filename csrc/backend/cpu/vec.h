@@ -1,6 +1,6 @@
 // Sixteen floats as the kernels see them. One of the wrapper headers defines, in an unnamed namespace of its own:
 //
-//   F16           splat, load, load_first (n lanes, the others 0), store, store_first, + - * /, fma, abs, copy_sign,
+//   F16           splat, load, load_first (n lanes, the others 0), store, store_first, + - * /, fma, abs, sqrt, copy_sign,
 //                 min_second and max_second (the second where one is NaN), max_nan (NaN where one is NaN),
 //                 round_even, scale_by_power_of_two, less -> M16, first_lanes(n) -> M16, select(mask, yes, no)
 //                 sum: the tree 8+8, 4+4, 2+2, 1+1; largest: max_nan over the lanes

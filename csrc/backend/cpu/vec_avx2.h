@@ -40,6 +40,7 @@ RIFTCO_INLINE F16 abs(F16 x) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
 }
+RIFTCO_INLINE F16 sqrt(F16 x) { return {_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }
 RIFTCO_INLINE F16 copy_sign(F16 x, F16 s) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_or_ps(_mm256_andnot_ps(sign, x.a), _mm256_and_ps(sign, s.a)),

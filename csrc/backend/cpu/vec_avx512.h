@@ -33,6 +33,7 @@ RIFTCO_INLINE F16 max_nan(F16 x, F16 y) {
   return {_mm512_mask_mov_ps(_mm512_max_ps(x.v, y.v), nan, x.v)};
 }
 RIFTCO_INLINE F16 abs(F16 x) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), x.v)}; }
+RIFTCO_INLINE F16 sqrt(F16 x) { return {_mm512_sqrt_ps(x.v)}; }
 RIFTCO_INLINE F16 copy_sign(F16 x, F16 s) {
   const __m512 sign = _mm512_set1_ps(-0.0f);
   return {_mm512_or_ps(_mm512_andnot_ps(sign, x.v), _mm512_and_ps(sign, s.v))};

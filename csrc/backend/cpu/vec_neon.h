@@ -75,6 +75,9 @@ RIFTCO_INLINE F16 max_nan(F16 x, F16 y) {
 RIFTCO_INLINE F16 abs(F16 x) {
   return each_quarter<F16>([&](int i) { return vabsq_f32(x.v[i]); });
 }
+RIFTCO_INLINE F16 sqrt(F16 x) {
+  return each_quarter<F16>([&](int i) { return vsqrtq_f32(x.v[i]); });
+}
 RIFTCO_INLINE F16 copy_sign(F16 x, F16 s) {
   const uint32x4_t sign = vdupq_n_u32(0x80000000);
   return each_quarter<F16>([&](int i) { return vbslq_f32(sign, s.v[i], x.v[i]); });

@@ -62,6 +62,9 @@ RIFTCO_INLINE F16 max_nan(F16 a, F16 b) {
 RIFTCO_INLINE F16 abs(F16 a) {
   return F16::each([&](int i) { return __builtin_fabsf(a.v[i]); });
 }
+RIFTCO_INLINE F16 sqrt(F16 a) {
+  return F16::each([&](int i) { return __builtin_sqrtf(a.v[i]); });
+}
 RIFTCO_INLINE F16 copy_sign(F16 a, F16 sign) {
   return F16::each([&](int i) { return __builtin_copysignf(a.v[i], sign.v[i]); });
 }
