@@ -102,8 +102,9 @@ struct ActivateArgs {  // operand row = gelu(up) or silu(gate) * up
 };
 
 struct PackArgs {  // operand row r = x[r]
-  const float* x;  // [rows, width]
+  const float* x;
   Operand out;
+  size_t stride = 0;  // of x, in floats; 0: the width
 };
 
 struct RotaryArgs {  // scale * cosines and sines of position * inverse frequency, in double, rounded once

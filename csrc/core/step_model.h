@@ -60,7 +60,8 @@ struct StepModel {
   PackedMatrix position_embedding;  // [positions, width]; learned positions only
   std::span<const LayerWeights> layers;
   NormWeights final_norm;
-  PackedMatrix head;  // [vocabulary, width]
+  PackedMatrix head;          // [vocabulary, width]
+  uint32_t adapter_rank = 0;  // the largest of its matrices' adapters
 };
 
 }  // namespace riftco

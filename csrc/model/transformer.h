@@ -34,6 +34,7 @@ class DecoderOnlyTransformer {
 
   // Weights and activations in memory.
   uint64_t memory_bytes() const noexcept { return account_->bytes(); }
+  const std::shared_ptr<MemoryAccount>& account() const noexcept { return account_; }
 
   // The geometry of its caches with this page size and element type.
   KvGeometry kv_geometry(uint32_t page_size, DType element = DType::f32) const noexcept;
