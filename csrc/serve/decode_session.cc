@@ -43,6 +43,18 @@ void run_rows(const DecoderOnlyTransformer& model, KeyValueCache& cache, std::sp
   transaction.commit();
 }
 
+// An empty cache for a whole sequence.
+std::unique_ptr<KeyValueCache> sequence_cache(const DecoderOnlyTransformer& model,
+                                              std::span<const uint32_t> tokens) {
+  check_tokens(model, tokens);
+  if (tokens.size() > model.config().maximum_context)
+    fail(Status::context_full, "%zu tokens do not fit the model's context of %u", tokens.size(),
+         model.config().maximum_context);
+  const uint32_t length = uint32_t(tokens.size());
+  model.reserve(length);
+  return ContiguousKvCacheFactory(model.device(), model.kv_geometry(length), length).create();
+}
+
 uint32_t resolve_context(const DecoderOnlyTransformer& model, uint64_t maximum_context) {
   const uint32_t largest = model.config().maximum_context;
   if (maximum_context > largest)
@@ -207,18 +219,27 @@ void forward_tokens(const DecoderOnlyTransformer& model, KeyValueCache& cache,
 void sequence_logits(const std::shared_ptr<const DecoderOnlyTransformer>& model,
                      std::span<const uint32_t> tokens, const CancelFlag* cancel, std::span<float> logits) {
   const SessionHold hold(model);
-  check_tokens(*model, tokens);
   check_room(logits, tokens.size(), *model);
-  if (tokens.size() > model->config().maximum_context)
-    fail(Status::context_full, "%zu tokens do not fit the model's context of %u", tokens.size(),
-         model->config().maximum_context);
-  const uint32_t length = uint32_t(tokens.size());
-  const ContiguousKvCacheFactory factory(model->device(), model->kv_geometry(length), length);
-  const auto cache = factory.create();
-  model->reserve(length);
+  const auto cache = sequence_cache(*model, tokens);
   run_rows(*model, *cache, tokens, cancel, [&](size_t row, StepRow& step) {
     step.logits = logits.data() + row * model->config().vocabulary_size;
   });
+}
+
+void each_logits(const std::shared_ptr<const DecoderOnlyTransformer>& model, std::span<const uint32_t> tokens,
+                 const CancelFlag* cancel,
+                 const std::function<void(size_t token, std::span<const float> logits)>& see) {
+  constexpr size_t kPiece = 64;  // tokens: some 13 MB of logits of a large vocabulary
+  const SessionHold hold(model);
+  const auto cache = sequence_cache(*model, tokens);
+  const size_t vocabulary = model->config().vocabulary_size;
+  std::vector<float> logits(std::min(kPiece, tokens.size()) * vocabulary);
+  for (size_t first = 0; first < tokens.size(); first += kPiece) {
+    const size_t count = std::min(kPiece, tokens.size() - first);
+    run_rows(*model, *cache, tokens.subspan(first, count), cancel,
+             [&](size_t row, StepRow& step) { step.logits = logits.data() + row * vocabulary; });
+    for (size_t i = 0; i < count; ++i) see(first + i, std::span(logits).subspan(i * vocabulary, vocabulary));
+  }
 }
 
 }  // namespace riftco

@@ -2,6 +2,7 @@
 // was.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -99,5 +100,10 @@ void forward_tokens(const DecoderOnlyTransformer& model, KeyValueCache& cache,
 // Logits of a whole sequence, [tokens, vocabulary], written straight to `logits` (at least that large).
 void sequence_logits(const std::shared_ptr<const DecoderOnlyTransformer>& model,
                      std::span<const uint32_t> tokens, const CancelFlag* cancel, std::span<float> logits);
+
+// The same in pieces, for whoever does not want to keep them: see(i, logits) for token i, in order.
+void each_logits(const std::shared_ptr<const DecoderOnlyTransformer>& model, std::span<const uint32_t> tokens,
+                 const CancelFlag* cancel,
+                 const std::function<void(size_t token, std::span<const float> logits)>& see);
 
 }  // namespace riftco

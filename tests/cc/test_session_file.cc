@@ -1,21 +1,14 @@
 // Saved sessions: the same bits in any cache and on any instruction set, and files that are refused.
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <functional>
 
-#include "io/checksum.h"
+#include "file_support.h"
 #include "serve/session_file.h"
 #include "serve_support.h"
 
 namespace riftco {
 namespace {
 
-namespace fs = std::filesystem;
 using test::failure_of;
 
 constexpr uint32_t kContract = 7, kVocabulary = 64;
@@ -32,15 +25,8 @@ std::vector<float> prefill(DecodeSession& session, std::span<const uint32_t> tok
   return logits;
 }
 
-class SessionFile : public testing::Test {
+class SessionFile : public test::FileTest {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("riftco_session_" + std::to_string(getpid()));
-    fs::create_directories(folder_);
-    path_ = folder_ / "a.session";
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   // A session of `count` tokens, saved.
   void save(const std::shared_ptr<DecoderOnlyTransformer>& model, uint32_t count,
             const DecodeSessionOptions& options = {}) {
@@ -52,43 +38,6 @@ class SessionFile : public testing::Test {
                                       const DecodeSessionOptions& options = {}) const {
     return load_session(model, options, kContract, path_.string());
   }
-
-  std::string contents() const {
-    std::ifstream in(path_, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
-  void replace(std::string_view bytes) const {
-    std::ofstream(path_, std::ios::binary | std::ios::trunc)
-        .write(bytes.data(), std::streamsize(bytes.size()));
-  }
-
-  // Rewrites the file with changes, under a right checksum.
-  struct Parts {
-    SafetensorsMetadata metadata;
-    std::vector<SafetensorsTensor> tensors;
-    std::vector<std::byte> data;
-  };
-  void forge(const std::function<void(Parts&)>& change) const {
-    Parts parts;
-    {
-      const SafetensorsReader reader(std::make_shared<File>(path_.string()));
-      parts = {reader.metadata(), reader.tensors(), {}};
-      parts.data.resize(reader.file().size() - reader.data_offset());
-      reader.file().read_at(reader.data_offset(), parts.data);
-    }
-    change(parts);
-    const std::string key = kChecksumKey;
-    SafetensorsWriter writer(path_.string(), parts.metadata, parts.tensors);
-    Checksum checksum;
-    add_header(checksum, parts.metadata, writer.tensors());
-    checksum.add(parts.data);
-    if (parts.metadata.contains(key)) parts.metadata[key] = checksum.text();
-    writer.write(parts.data);
-    writer.rewrite_metadata(parts.metadata);
-    writer.commit();
-  }
-
-  fs::path folder_, path_;
 };
 
 TEST_F(SessionFile, GoesOnWithTheSameBitsInAnyCache) {
