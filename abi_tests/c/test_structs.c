@@ -11,7 +11,8 @@ typedef union {
   unsigned char bytes[LONGEST + 8];
 } any_struct;
 
-static rt_model* model;
+static rt_model* model;   /* with sessions and adapters */
+static rt_model* changed; /* without */
 static rt_tokenizer* tokenizer;
 static rt_kv_cache_factory* factory;
 static rt_decode_session* session;
@@ -77,10 +78,16 @@ static rt_status use_generation_options(void* p) { return rt_generator_start(gen
 
 static rt_status use_save_options(void* p) {
   /* To where nobody can write: the options were right when that is what is wrong. */
-  const rt_status status = rt_model_save(model, "/nowhere/at/all/model.rift", 26, p);
+  const rt_status status = rt_model_save(changed, "/nowhere/at/all/model.rift", 26, p);
   return status == RT_INPUT_OUTPUT ? rt_backend_check(RT_BACKEND_CPU) : status;
 }
 
+static rt_status use_lora_options(void* p) {
+  const rt_status status = rt_model_attach_lora(changed, p);
+  return status == RT_OK ? rt_model_detach_lora(changed) : status;
+}
+
+static rt_status fill_lora_options(void* p) { return rt_model_get_lora(model, p); }
 static rt_status fill_config(void* p) { return rt_model_get_config(model, p); }
 static rt_status fill_info(void* p) { return rt_model_get_info(model, p); }
 static rt_status fill_parameter_info(void* p) { return rt_model_parameter(model, 0, p); }
@@ -97,6 +104,7 @@ static rt_status init_model_load_options(void* p, uint64_t size) {
   return rt_model_load_options_init(p, size);
 }
 static rt_status init_model_config(void* p, uint64_t size) { return rt_model_config_init(p, size); }
+static rt_status init_lora_options(void* p, uint64_t size) { return rt_lora_options_init(p, size); }
 static rt_status init_save_options(void* p, uint64_t size) { return rt_model_save_options_init(p, size); }
 static rt_status init_encode_options(void* p, uint64_t size) { return rt_encode_options_init(p, size); }
 static rt_status init_train_options(void* p, uint64_t size) {
@@ -124,6 +132,7 @@ static const input inputs[] = {
      use_model_load_options},
     {"rt_model_config", 136, sizeof(rt_model_config), init_model_config, use_model_config},
     {"rt_model_save_options", 80, sizeof(rt_model_save_options), init_save_options, use_save_options},
+    {"rt_lora_options", 32, sizeof(rt_lora_options), init_lora_options, use_lora_options},
     {"rt_tokenizer_train_options", 72, sizeof(rt_tokenizer_train_options), init_train_options,
      use_train_options},
     {"rt_encode_options", 32, sizeof(rt_encode_options), init_encode_options, use_encode_options},
@@ -143,7 +152,8 @@ typedef struct {
 
 static const output outputs[] = {
     {"rt_model_config", 136, sizeof(rt_model_config), fill_config},
-    {"rt_model_info", 64, sizeof(rt_model_info), fill_info},
+    {"rt_model_info", 72, sizeof(rt_model_info), fill_info},
+    {"rt_lora_options", 32, sizeof(rt_lora_options), fill_lora_options},
     {"rt_parameter_info", 48, sizeof(rt_parameter_info), fill_parameter_info},
     {"rt_tokenizer_info", 32, sizeof(rt_tokenizer_info), fill_tokenizer_info},
     {"rt_kv_cache_usage", 48, sizeof(rt_kv_cache_usage), fill_usage},
@@ -243,6 +253,8 @@ int main(int argc, char** argv) {
   make_small(&config);
   OK(rt_tokenizer_create_byte(&tokenizer));
   OK(rt_model_create(&config, tokenizer, 1, NULL, &model));
+  OK(rt_model_create(&config, tokenizer, 1, NULL, &changed));
+  OK(rt_model_attach_lora(model, NULL));
   OK(rt_kv_cache_factory_create(model, NULL, &factory));
   OK(rt_model_decode_session_create(model, NULL, &session));
   OK(rt_generator_create(model, NULL, factory, &generator));
@@ -250,6 +262,7 @@ int main(int argc, char** argv) {
   for (i = 0; i < sizeof outputs / sizeof outputs[0]; i++) test_output(&outputs[i]);
   test_short_session_options();
   rt_model_release(model);
+  rt_model_release(changed);
   rt_decode_session_release(session);
   rt_generator_release(generator);
   rt_kv_cache_factory_release(factory);

@@ -33,8 +33,8 @@ struct rt_stream_decoder : riftco::capi::Handle<rt_stream_decoder> {
 
 struct rt_model : riftco::capi::Handle<rt_model> {
   static constexpr char kKind[] = "model";
-  explicit rt_model(std::shared_ptr<const riftco::DecoderOnlyTransformer> model) : object(std::move(model)) {}
-  const std::shared_ptr<const riftco::DecoderOnlyTransformer> object;
+  explicit rt_model(std::shared_ptr<riftco::DecoderOnlyTransformer> model) : object(std::move(model)) {}
+  const std::shared_ptr<riftco::DecoderOnlyTransformer> object;
 };
 
 struct rt_kv_cache_factory : riftco::capi::Handle<rt_kv_cache_factory> {

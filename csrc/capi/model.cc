@@ -1,8 +1,10 @@
 #include "riftco/model.h"
 
+#include "backend/registry.h"
 #include "capi/arguments.h"
 #include "capi/handles.h"
 #include "model/load.h"
+#include "model/lora.h"
 #include "model/save.h"
 
 using namespace riftco;
@@ -201,17 +203,20 @@ rt_status rt_model_get_config(const rt_model* model, rt_model_config* config) {
 rt_status rt_model_get_info(const rt_model* model, rt_model_info* info) {
   return guarded(__func__, [&] {
     const DecoderOnlyTransformer& object = *checked(model, "model").object;
-    const uint64_t weight_bytes = object.weights().bytes();
-    OutputStruct(info, "info")
-        .write({.struct_size = 0,
-                .backend = int32_t(object.device().backend),
-                .threads = object.threads().threads(),
-                .parameter_count = parameter_count(object.config()),
-                .weight_bytes = weight_bytes,
-                .workspace_bytes = object.memory_bytes() - weight_bytes,
-                .session_count = object.session_count(),
-                .tensor_count = object.weights().parameters().size(),
-                .metadata_count = object.metadata().size()});
+    const OutputStruct output(info, "info");
+    const auto lock = object.reading();
+    const uint64_t weight_bytes =
+        object.weights().bytes() + (object.lora() ? object.lora()->parameters().bytes() : 0);
+    output.write({.struct_size = 0,
+                  .backend = int32_t(object.device().backend),
+                  .threads = object.threads().threads(),
+                  .parameter_count = parameter_count(object.config()),
+                  .weight_bytes = weight_bytes,
+                  .workspace_bytes = object.memory_bytes() - weight_bytes,
+                  .session_count = object.session_count(),
+                  .tensor_count = object.parameter_count(),
+                  .metadata_count = object.metadata().size(),
+                  .parameter_epoch = object.parameter_epoch()});
   });
 }
 
@@ -241,10 +246,11 @@ rt_status rt_model_metadata_key(const rt_model* model, uint64_t index, char* key
 
 rt_status rt_model_parameter(const rt_model* model, uint64_t index, rt_parameter_info* info) {
   return guarded(__func__, [&] {
-    const std::vector<ParameterInfo>& all = checked(model, "model").object->weights().parameters();
+    const DecoderOnlyTransformer& object = *checked(model, "model").object;
     const OutputStruct output(info, "info");
-    check_index(index, all.size(), "parameter");
-    const ParameterInfo& p = all[index];
+    const auto lock = object.reading();
+    check_index(index, object.parameter_count(), "parameter");
+    const ParameterInfo& p = object.parameter(index);
     output.write({.struct_size = 0,
                   .name = p.name.c_str(),
                   .type = dtype_info(p.type).name,
@@ -256,17 +262,34 @@ rt_status rt_model_parameter(const rt_model* model, uint64_t index, rt_parameter
 rt_status rt_model_read_parameter(const rt_model* model, const char* name, uint64_t name_size, float* values,
                                   uint64_t capacity, uint64_t* required) {
   return guarded(__func__, [&] {
-    const Weights& weights = checked(model, "model").object->weights();
+    const DecoderOnlyTransformer& object = *checked(model, "model").object;
     const std::string_view wanted = text_argument(name, name_size, "name");
     check_output(values, capacity, required, "values");
-    const auto p = std::ranges::find(weights.parameters(), wanted, &ParameterInfo::name);
-    if (p == weights.parameters().end())
-      fail(Status::out_of_range, "the model has no parameter %s",
-           quoted(wanted.data(), wanted.size()).c_str());
-    *required = uint64_t(p->rows) * p->columns;
+    const auto lock = object.reading();
+    const ParameterInfo& p = object.parameter(wanted);
+    *required = uint64_t(p.rows) * p.columns;
     if (!values) return;
     check_capacity(capacity, *required, "values");
-    weights.read_floats(size_t(p - weights.parameters().begin()), values);
+    object.read_parameter(wanted, values);
+  });
+}
+
+rt_status rt_model_write_parameter(rt_model* model, const char* name, uint64_t name_size, const float* values,
+                                   uint64_t count) {
+  return guarded(__func__, [&] {
+    ModelChange change(*checked(model, "model").object, "writing a parameter");
+    const std::string_view wanted = text_argument(name, name_size, "name");
+    change.write_parameter(wanted, array_argument(values, count, "values"));
+  });
+}
+
+rt_status rt_model_to(rt_model* model, int32_t backend) {
+  return guarded(__func__, [&] {
+    DecoderOnlyTransformer& object = *checked(model, "model").object;
+    const ModelChange change(object, "moving the model");
+    const Device& device = find_device(backend);
+    if (&device != &object.device())
+      fail(Status::unsupported, "a model cannot be moved from %s to %s", object.device().name, device.name);
   });
 }
 

@@ -85,12 +85,13 @@ struct NormArgs {
   Operand out;
 };
 
-struct LinearArgs {  // one operand times up to three matrices
-  const PackedMatrix* matrices[3];
-  float* out[3];     // out[i] + r * stride[i], `outputs` floats per row
-  size_t stride[3];  // in floats
-  uint32_t count;    // matrices used
-  bool accumulate;   // out = out + (a + bias) instead of out = a + bias
+inline constexpr uint32_t kLinearMatrices = 3;
+struct LinearArgs {  // one operand times some matrices
+  const PackedMatrix* matrices[kLinearMatrices];
+  float* out[kLinearMatrices];     // out[i] + r * stride[i], `outputs` floats per row
+  size_t stride[kLinearMatrices];  // in floats
+  uint32_t count;                  // matrices used
+  bool accumulate;                 // out = out + (a + bias) instead of out = a + bias
   Operand x;
 };
 
@@ -101,10 +102,11 @@ struct ActivateArgs {  // operand row = gelu(up) or silu(gate) * up
   Operand out;
 };
 
-struct PackArgs {  // operand row r = x[r]
+struct PackArgs {  // operand row r = x[r] * scale
   const float* x;
   Operand out;
   size_t stride = 0;  // of x, in floats; 0: the width
+  float scale = 1;
 };
 
 struct RotaryArgs {  // scale * cosines and sines of position * inverse frequency, in double, rounded once

@@ -88,17 +88,53 @@ class LayerWalk {
     });
   }
 
+  // Which forms of its operand a matrix reads, its adapter included.
+  static uint32_t kinds_for(const PackedMatrix& matrix) {
+    return operand_kind(matrix.type) | (matrix.adapter ? kOperandFloat : 0);
+  }
+
+  // The products of `args`, adapters included.
+  void multiply(const Region& region, const LinearArgs& args) const {
+    kernels_.linear(args, {region.index(), region.count()});
+    if (std::any_of(args.matrices, args.matrices + args.count, [](auto* matrix) { return matrix->adapter; }))
+      adapt(region, args);
+  }
+
+  // out += b (scale * (a x)) for the matrices that have an adapter.
+  void adapt(const Region& region, const LinearArgs& args) const {
+    const Share share{region.index(), region.count()};
+    LinearArgs down{.matrices = {}, .out = {}, .stride = {}, .count = 0, .accumulate = false, .x = args.x};
+    for (uint32_t i = 0; i < args.count; i++) {
+      if (!args.matrices[i]->adapter) continue;
+      const PackedMatrix& a = args.matrices[i]->adapter->a;
+      down.matrices[down.count] = &a;
+      down.out[down.count] = arena_.adapted[i];
+      down.stride[down.count++] = a.outputs;
+    }
+    kernels_.linear(down, share);
+    region.barrier();
+    Operand ups[kLinearMatrices];
+    for (uint32_t i = 0; i < args.count; i++) {
+      const LowRankAdapter* adapter = args.matrices[i]->adapter;
+      if (!adapter) continue;
+      ups[i] = {arena_.adapter_operand[i], args.x.rows, adapter->a.outputs, kOperandFloat};
+      kernels_.pack_operand({.x = arena_.adapted[i], .out = ups[i], .scale = adapter->scale}, share);
+    }
+    region.barrier();
+    for (uint32_t i = 0; i < args.count; i++)
+      if (const LowRankAdapter* adapter = args.matrices[i]->adapter)
+        kernels_.linear({{&adapter->b}, {args.out[i]}, {args.stride[i]}, 1, true, ups[i]}, share);
+  }
+
   void project(const Region& region, const LayerWeights& layer) const {
-    const uint32_t kinds =
-        operand_kind(layer.q.type) | operand_kind(layer.k.type) | operand_kind(layer.v.type);
+    const uint32_t kinds = kinds_for(layer.q) | kinds_for(layer.k) | kinds_for(layer.v);
     const Operand x = normalise(region, layer.attention_norm, nullptr, rows_, kinds);
-    kernels_.linear({{&layer.q, &layer.k, &layer.v},
-                     {arena_.q, arena_.k, arena_.v},
-                     {layer.q.outputs, layer.k.outputs, layer.v.outputs},
-                     3,
-                     false,
-                     x},
-                    {region.index(), region.count()});
+    multiply(region, {{&layer.q, &layer.k, &layer.v},
+                      {arena_.q, arena_.k, arena_.v},
+                      {layer.q.outputs, layer.k.outputs, layer.v.outputs},
+                      3,
+                      false,
+                      x});
   }
 
   // Keys and values into the pages, then softmax(q k) v into the context.
@@ -136,36 +172,32 @@ class LayerWalk {
 
   // x += o(context); x += mlp(norm(x)).
   void mix(const Region& region, const LayerWeights& layer) const {
-    const Share share{region.index(), region.count()};
     const Operand context =
-        produce(region, rows_, layer.o.inputs, operand_kind(layer.o.type), [&](const Operand& out, Share s) {
-          kernels_.pack_operand({arena_.context, out}, s);
+        produce(region, rows_, layer.o.inputs, kinds_for(layer.o), [&](const Operand& out, Share share) {
+          kernels_.pack_operand({arena_.context, out}, share);
         });
-    add_to_x(layer.o, context, share);
+    add_to_x(region, layer.o, context);
     region.barrier();
     const bool gated = bool(layer.gate);
-    const uint32_t kinds = operand_kind(layer.up.type) | (gated ? operand_kind(layer.gate.type) : 0);
+    const uint32_t kinds = kinds_for(layer.up) | (gated ? kinds_for(layer.gate) : 0);
     const Operand x = normalise(region, layer.mlp_norm, nullptr, rows_, kinds);
-    kernels_.linear({{&layer.up, &layer.gate, nullptr},
-                     {arena_.up, arena_.gate, nullptr},
-                     {layer.up.outputs, layer.gate.outputs, 0},
-                     gated ? 2u : 1u,
-                     false,
-                     x},
-                    share);
+    multiply(region, {{&layer.up, &layer.gate, nullptr},
+                      {arena_.up, arena_.gate, nullptr},
+                      {layer.up.outputs, layer.gate.outputs, 0},
+                      gated ? 2u : 1u,
+                      false,
+                      x});
     region.barrier();
-    const Operand hidden = produce(
-        region, rows_, model_.mlp_width, operand_kind(layer.down.type), [&](const Operand& out, Share s) {
-          kernels_.activate({model_.activation, gated ? arena_.gate : nullptr, arena_.up, out}, s);
+    const Operand hidden =
+        produce(region, rows_, model_.mlp_width, kinds_for(layer.down), [&](const Operand& out, Share share) {
+          kernels_.activate({model_.activation, gated ? arena_.gate : nullptr, arena_.up, out}, share);
         });
-    add_to_x(layer.down, hidden, share);
+    add_to_x(region, layer.down, hidden);
     region.barrier();
   }
 
-  void add_to_x(const PackedMatrix& matrix, const Operand& operand, Share share) const {
-    kernels_.linear(
-        {{&matrix, nullptr, nullptr}, {arena_.x, nullptr, nullptr}, {model_.width, 0, 0}, 1, true, operand},
-        share);
+  void add_to_x(const Region& region, const PackedMatrix& matrix, const Operand& operand) const {
+    multiply(region, {{&matrix}, {arena_.x}, {model_.width}, 1, true, operand});
   }
 
   bool is_cancelled() const noexcept {
@@ -197,12 +229,10 @@ class LayerWalk {
       if (region.index() == 0) cancelled_ = is_cancelled();
       region.barrier();  // also: nobody still reads the operand of the piece before
       if (cancelled_) return;
-      const Operand x = normalise(region, model_.final_norm, arena_.wanted_rows + first, count,
-                                  operand_kind(model_.head.type));
+      const Operand x =
+          normalise(region, model_.final_norm, arena_.wanted_rows + first, count, kinds_for(model_.head));
       float* const out = arena_.logits[first];
-      kernels_.linear(
-          {{&model_.head, nullptr, nullptr}, {out, nullptr, nullptr}, {vocabulary, 0, 0}, 1, false, x},
-          {region.index(), region.count()});
+      multiply(region, {{&model_.head}, {out}, {vocabulary}, 1, false, x});
       region.barrier();
       const size_t values = count * vocabulary;
       const size_t begin = values * region.index() / region.count(),

@@ -32,7 +32,7 @@ class Layout {
 
 StepArena::StepArena(const Device& device, const StepModel& m, uint32_t context_tokens, uint32_t workers,
                      std::shared_ptr<MemoryAccount> account)
-    : longest_context(context_tokens) {
+    : longest_context(context_tokens), adapter_rank(m.adapter_rank) {
   const KernelTable& kernels = *device.kernels;
   constexpr size_t rows = kMaxBlockRows;
   constexpr uint32_t kinds = kOperandFloat | kOperandInt8;
@@ -57,6 +57,9 @@ StepArena::StepArena(const Device& device, const StepModel& m, uint32_t context_
     layout.place(cos_sin, rows * 2 * m.inverse_frequencies.size());
     layout.place(operand, kernels.operand_bytes(rows, bound, kinds));
     layout.place(private_operands, workers * private_operand_bytes);
+    for (float*& rows_of_one : adapted) layout.place(rows_of_one, rows * m.adapter_rank);
+    for (std::byte*& packed : adapter_operand)
+      layout.place(packed, kernels.operand_bytes(rows, m.adapter_rank, kOperandFloat));
     layout.place(partials, partial_slots * kernels.attention_slot_floats(m.head_width));
     layout.place(scratch, workers * scratch_bytes);
     layout.place(tokens, rows);
@@ -99,7 +102,7 @@ StepWorkspace::Lease StepWorkspace::borrow(const StepModel& model, uint32_t work
       free_.pop_back();
     }
   }
-  if (!arena || arena->longest_context < context) {
+  if (!arena || arena->longest_context < context || arena->adapter_rank < model.adapter_rank) {
     try {
       arena = std::make_unique<StepArena>(device_, model, context, workers, account_);
     } catch (...) {

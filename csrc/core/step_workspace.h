@@ -24,11 +24,13 @@ struct StepArena {
   }
   std::byte* attention_scratch(uint32_t worker) const noexcept { return scratch + worker * scratch_bytes; }
 
-  uint32_t longest_context;
+  uint32_t longest_context, adapter_rank;
   float *x, *q, *k, *v, *context, *gate, *up, *cos_sin;  // [kMaxBlockRows, ...]
   std::byte* operand;                                    // the rows that a linear reads
   std::byte* private_operands;                           // one row for each worker
   size_t private_operand_bytes;
+  float* adapted[kLinearMatrices];  // [kMaxBlockRows, adapter_rank]: a x of the matrices of a linear
+  std::byte* adapter_operand[kLinearMatrices];  // these as operands
   float* partials;
   size_t partial_slots;
   std::byte* scratch;
@@ -50,7 +52,8 @@ class StepWorkspace {
   StepWorkspace(const Device& device, std::shared_ptr<MemoryAccount> account)
       : device_(device), account_(std::move(account)) {}
 
-  // Makes sure that there is an arena, and that all are large enough for this context from their next use on.
+  // Makes sure that there is an arena, and that all are large enough for this context from their next use on. An arena that
+  // is too small for the adapters of a model is made anew when it is borrowed.
   void reserve(const StepModel& model, uint32_t longest_context, uint32_t workers);
 
   // Gives its arena back at the end of its scope.

@@ -1,28 +1,12 @@
-#include <algorithm>
-#include <cmath>
-
 #include "backend/registry.h"
 #include "base/error.h"
-#include "base/random.h"
-#include "core/math.h"
 #include "model/load.h"
+#include "model/normal.h"
 
 namespace riftco {
 namespace {
 
 constexpr double kDeviation = 0.02;  // of initial matrices
-
-// Normal values by Box and Muller (1958) from two uniform numbers in (0, 1); element i of stream `stream`.
-float normal(uint64_t seed, uint64_t stream, uint64_t i) {
-  const std::array<uint32_t, 4> bits = philox(seed, i, stream);
-  auto uniform = [](uint32_t high, uint32_t low) {
-    return (double(uint64_t(high) << 21 | low >> 11) + 0.5) * 0x1p-53;
-  };
-  const double radius = std::sqrt(-2.0 * math::log(uniform(bits[0], bits[1])));
-  double sine, cosine;
-  math::sin_cos(6.283185307179586 * uniform(bits[2], bits[3]), &sine, &cosine);
-  return float(kDeviation * radius * cosine);
-}
 
 }  // namespace
 
@@ -44,7 +28,8 @@ std::shared_ptr<DecoderOnlyTransformer> create_model(const ModelConfig& config,
     row.assign(p.columns, 1.0f);
     for (uint32_t r = 0; r < p.rows; r++) {
       if (!p.is_vector)
-        for (uint32_t c = 0; c < p.columns; c++) row[c] = normal(seed, i, uint64_t(r) * p.columns + c);
+        for (uint32_t c = 0; c < p.columns; c++)
+          row[c] = normal(seed, i, uint64_t(r) * p.columns + c, kDeviation);
       weights->set_rows(i, r, 1, reinterpret_cast<const std::byte*>(row.data()));
       options.progress.advance(4 * uint64_t(p.columns));
     }

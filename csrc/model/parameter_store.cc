@@ -45,6 +45,12 @@ size_t ParameterStore::packed_bytes(const Device& device, const std::vector<Para
   return size;
 }
 
+void ParameterStore::swap_storage(ParameterStore& other) noexcept {
+  for (size_t i = 0; i < parameters_.size(); i++) std::swap(parameters_[i].type, other.parameters_[i].type);
+  offsets_.swap(other.offsets_);
+  std::swap(storage_, other.storage_);
+}
+
 std::optional<size_t> ParameterStore::find(std::string_view name) const noexcept {
   const auto it = std::ranges::find(parameters_, name, &ParameterInfo::name);
   if (it == parameters_.end()) return std::nullopt;

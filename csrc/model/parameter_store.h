@@ -60,6 +60,10 @@ class ParameterStore {
   // What a store of these parameters would hold, in bytes.
   static size_t packed_bytes(const Device& device, const std::vector<ParameterInfo>& parameters);
 
+ protected:
+  // Trades values and types with a store of the same names and shapes.
+  void swap_storage(ParameterStore& other) noexcept;
+
  private:
   const Device& device_;
   std::vector<ParameterInfo> parameters_;

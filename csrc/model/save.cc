@@ -23,6 +23,9 @@ void save_model(const DecoderOnlyTransformer& model, std::string_view path, Save
     fail(Status::invalid_argument, "the path %s holds a NUL byte", quoted(path.data(), path.size()).c_str());
   if (options.format != FileFormat::rift && !(options.stage.empty() && options.parent.empty()))
     fail(Status::unsupported, "%s: only .rift files hold a stage or a parent", std::string(path).c_str());
+  const auto lock = model.reading();
+  if (model.lora())
+    fail(Status::invalid_state, "the model has adapters: merge or detach them first, or save them alone");
   switch (options.format) {
     case FileFormat::rift:
       return write_rift(model, path, options);

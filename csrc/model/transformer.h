@@ -5,7 +5,9 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "core/step_executor.h"
 #include "model/config.h"
@@ -16,6 +18,8 @@ namespace riftco {
 
 // What a model's file said beside what is computed, as text by key.
 using ModelMetadata = std::map<std::string, std::string, std::less<>>;
+
+class LoraAdapters;
 
 class DecoderOnlyTransformer {
  public:
@@ -32,7 +36,15 @@ class DecoderOnlyTransformer {
   const ModelMetadata& metadata() const noexcept { return metadata_; }
   ThreadPool& threads() const noexcept { return executor_->threads(); }
 
-  // Weights and activations in memory.
+  const std::shared_ptr<LoraAdapters>& lora() const noexcept { return lora_; }  // null: none attached
+
+  // Parameter number `index` or of this name; those of adapters come behind the model's own. out_of_range where there is none.
+  size_t parameter_count() const noexcept;
+  const ParameterInfo& parameter(size_t index) const;
+  void read_parameter(std::string_view name, float* values) const;
+  const ParameterInfo& parameter(std::string_view name) const;
+
+  // Weights, adapters and activations in memory.
   uint64_t memory_bytes() const noexcept { return account_->bytes(); }
   const std::shared_ptr<MemoryAccount>& account() const noexcept { return account_; }
 
@@ -49,7 +61,7 @@ class DecoderOnlyTransformer {
   // Fails with out_of_range unless token is below the vocabulary size.
   void check_token(uint32_t token) const;
 
-  // A checksum of config and weights: equal for equal models, on any machine. Computed at the first call after a change, in
+  // A checksum of config, weights and adapters: equal for equal models, on any machine. Computed at the first call after a change, in
   // about the time that unpacking all weights takes.
   std::string fingerprint() const;
 
@@ -65,7 +77,14 @@ class DecoderOnlyTransformer {
  private:
   friend class SessionHold;
   friend class ModelChange;
+  struct Place {
+    ParameterStore* store;
+    size_t index;
+  };
+  Place find(std::string_view name) const;
+
   std::unique_ptr<Weights> weights_;
+  std::shared_ptr<LoraAdapters> lora_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<MemoryAccount> account_;
   ModelMetadata metadata_;
@@ -99,6 +118,22 @@ class ModelChange {
  public:
   // Fails with invalid_state while decode sessions are alive; `what` names the change in the message.
   ModelChange(DecoderOnlyTransformer& model, const char* what);
+
+  DecoderOnlyTransformer& model() noexcept { return model_; }
+  Weights& weights() noexcept { return *model_.weights_; }
+
+  // invalid_state where adapters are attached.
+  void check_unadapted() const;
+
+  // Puts these adapters in the place of those that are attached; null: none. Commits.
+  void set_lora(std::shared_ptr<LoraAdapters> lora) noexcept;
+
+  // f16 and bf16 matrices become f32, exactly; quantised ones stay. Commits, where there were some.
+  void widen();
+
+  // All values of a parameter; f16 and bf16 round to nearest even. Commits. Fails with out_of_range (no such name),
+  // invalid_argument (another number of values), unsupported (quantised) or non_finite, and then nothing has changed.
+  void write_parameter(std::string_view name, std::span<const float> values);
 
   // Something did change: a new epoch begins.
   void commit() noexcept { model_.epoch_++; }

@@ -1,6 +1,7 @@
 #include "model/weights.h"
 
 #include <algorithm>
+#include <cstring>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -107,10 +108,51 @@ void Weights::build_step_model() {
   m.head = table(c.tied_head ? "embedding.token" : "head.weight", vector("head.bias"));
 }
 
+void Weights::set_adapter(const LinearPlace& place, const LowRankAdapter* adapter) noexcept {
+  (place.matrix ? layers_[place.layer].*place.matrix : step_model_.head).adapter = adapter;
+}
+
+bool Weights::widen(const std::shared_ptr<MemoryAccount>& account) {
+  std::vector<ParameterInfo> wide = parameters();
+  bool changes = false;
+  for (ParameterInfo& p : wide) {
+    if (is_quantised(p.type) || p.type == DType::f32) continue;
+    p.type = DType::f32;
+    changes = true;
+  }
+  if (!changes) return false;
+  Weights copy(device(), config_, std::move(wide), account);
+  std::vector<std::byte> row;
+  std::vector<float> values;
+  for (size_t i = 0; i < parameters().size(); i++) {
+    const ParameterInfo& p = parameters()[i];
+    row.resize(row_bytes(p.type, p.columns));
+    values.resize(p.columns);
+    for (uint32_t r = 0; r < p.rows; r++) {
+      get_rows(i, r, 1, row.data());
+      if (p.type == copy.parameters()[i].type) {
+        copy.set_rows(i, r, 1, row.data());
+        continue;
+      }
+      dequantise(p.type, row.data(), values);
+      copy.set_rows(i, r, 1, reinterpret_cast<const std::byte*>(values.data()));
+    }
+  }
+  swap_storage(copy);
+  layers_.swap(copy.layers_);
+  inverse_frequencies_.swap(copy.inverse_frequencies_);
+  std::swap(step_model_, copy.step_model_);  // what it spans went along
+  return true;
+}
+
 void Weights::set_rows(size_t index, uint32_t first, uint32_t rows, const std::byte* file_rows) {
+  const ParameterInfo& p = parameters().at(index);
+  if (p.name == kRotaryFactors) {
+    std::vector<float> factors(p.columns);
+    std::memcpy(factors.data(), file_rows, p.columns * sizeof(float));
+    set_rotary_factors(factors);
+  }
   ParameterStore::set_rows(index, first, rows, file_rows);
-  const ParameterInfo& p = parameters()[index];
-  if (p.name == kRotaryFactors) set_rotary_factors({reinterpret_cast<const float*>(data(index)), p.columns});
 }
 
 void Weights::set_rotary_factors(std::span<const float> factors) {

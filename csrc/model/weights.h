@@ -3,6 +3,7 @@
 #pragma once
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/step_model.h"
@@ -18,6 +19,13 @@ namespace riftco {
 // A tied head has no parameter of its own.
 std::vector<ParameterInfo> parameter_list(const ModelConfig& config, DType matrices);
 
+// One of the matrices that steps multiply with; its parameter is name + ".weight".
+struct LinearPlace {
+  std::string name;                    // "layers.3.q", "head"
+  uint32_t layer;                      // of `matrix`
+  PackedMatrix LayerWeights::*matrix;  // null: the head
+};
+
 class Weights : public ParameterStore {
  public:
   // `parameters` is parameter_list's, with the types that the matrices shall have.
@@ -26,6 +34,18 @@ class Weights : public ParameterStore {
 
   const ModelConfig& config() const noexcept { return config_; }
   const StepModel& step_model() const noexcept { return step_model_; }
+  const PackedMatrix& linear(const LinearPlace& place) const noexcept {
+    return place.matrix ? layers_[place.layer].*place.matrix : step_model_.head;
+  }
+
+  // Sets the adapter of a linear, or null.
+  void set_adapter(const LinearPlace& place, const LowRankAdapter* adapter) noexcept;
+  // The largest rank of the adapters that are set.
+  void set_adapter_rank(uint32_t rank) noexcept { step_model_.adapter_rank = rank; }
+
+  // Makes f16 and bf16 matrices f32, exactly; quantised ones stay. False: there were none. Takes the memory of both while
+  // it works; names of parameters keep their addresses, adapters are forgotten.
+  bool widen(const std::shared_ptr<MemoryAccount>& account);
 
   void set_rows(size_t index, uint32_t first, uint32_t rows, const std::byte* file_rows) override;
 

@@ -58,6 +58,7 @@ Generator::Generator(std::shared_ptr<const DecoderOnlyTransformer> model,
       tokenizer_(tokenizer ? std::move(tokenizer) : model_->tokenizer()),
       factory_(generator_factory(*model_, std::move(factory))),
       cache_(factory_->create()),
+      epoch_(model_->parameter_epoch()),
       processor_(model_->config().vocabulary_size),
       sampler_(*model_->device().kernels, model_->config().vocabulary_size),
       logits_(model_->config().vocabulary_size) {
@@ -71,6 +72,7 @@ Generator::Generator(const Generator& other, std::unique_ptr<KeyValueCache> cach
       cache_(std::move(cache)),
       history_(other.history_),
       context_start_(other.context_start_),
+      epoch_(other.epoch_),
       hold_(std::in_place, other.model_),
       options_(other.options_),
       barred_(other.barred_),
@@ -118,6 +120,7 @@ void Generator::begin(std::vector<uint32_t> prompt, const GenerationOptions& opt
   adopt(options);
   hold_.emplace(model_);
   try {
+    drop_stale_cache();
     load_prompt(std::move(prompt));
   } catch (...) {
     hold_.reset();
@@ -138,6 +141,14 @@ void Generator::adopt(const GenerationOptions& options) {
   stop_strings_ = StopStrings(options.stop_strings);
   decoder_.reset();
   if (tokenizer_) decoder_.emplace(tokenizer_, true, true);
+}
+
+// Parameters may have changed since the generation before; while one is running they cannot.
+void Generator::drop_stale_cache() {
+  if (epoch_ == model_->parameter_epoch()) return;
+  cache_->reset();
+  model_->reserve(cache_->capacity());
+  epoch_ = model_->parameter_epoch();
 }
 
 // Decodes the prompt, but for what the cache already holds of it. The last token is always decoded, for its

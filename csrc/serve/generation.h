@@ -98,6 +98,7 @@ class Generator {
   Generator(const Generator& other, std::unique_ptr<KeyValueCache> cache);
   void begin(std::vector<uint32_t> prompt, const GenerationOptions& options);
   void adopt(const GenerationOptions& options);
+  void drop_stale_cache();
   void load_prompt(std::vector<uint32_t> prompt);
   void require_running() const;
   void decode_pending();
@@ -112,6 +113,7 @@ class Generator {
 
   std::vector<uint32_t> history_;  // prompt and new tokens; the cache holds its tokens from context_start_ on
   size_t context_start_ = 0;
+  uint64_t epoch_;  // of the model's parameters that the cache was filled with
 
   std::optional<SessionHold> hold_;  // present while a generation is running
   GenerationOptions options_;        // of that generation; rollover is resolved

@@ -188,6 +188,7 @@ void save_session(const DecodeSession& session, uint32_t contract, std::string_v
 std::unique_ptr<DecodeSession> load_session(std::shared_ptr<const DecoderOnlyTransformer> model,
                                             DecodeSessionOptions options, uint32_t contract,
                                             std::string_view path) {
+  const SessionHold hold(model);  // so that its parameters stay what is checked
   const SafetensorsReader reader(std::make_shared<File>(path));
   check_metadata(reader, *model, contract, options.cancel);
   KvGeometry geometry = model->kv_geometry(0);

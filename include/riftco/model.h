@@ -159,11 +159,12 @@ typedef struct rt_model_info {
   int32_t backend;
   uint32_t threads;
   uint64_t parameter_count;
-  uint64_t weight_bytes;    /* packed weights in memory */
+  uint64_t weight_bytes;    /* packed weights in memory, those of adapters included */
   uint64_t workspace_bytes; /* activation memory reserved by sessions and steps so far */
   uint64_t session_count;   /* decode sessions alive */
   uint64_t tensor_count;    /* parameters by name: rt_model_parameter */
   uint64_t metadata_count;  /* keys: rt_model_metadata_key */
+  uint64_t parameter_epoch; /* changes of parameters so far */
 } rt_model_info;
 
 RT_API rt_status RT_CALL rt_model_get_config(const rt_model* model, rt_model_config* config);
@@ -186,13 +187,30 @@ typedef struct rt_parameter_info {
   uint64_t shape[2]; /* [elements, 1] or [outputs, inputs] */
 } rt_parameter_info;
 
-/* Parameter number `index`, below rt_model_info.tensor_count. */
+/* Parameter number `index`, below rt_model_info.tensor_count; those of adapters (riftco/train.h) come last, and their
+ * names live as long as they are attached. */
 RT_API rt_status RT_CALL rt_model_parameter(const rt_model* model, uint64_t index, rt_parameter_info* info);
 
 /* The values of a parameter as float32, which holds each of them exactly, rows one after another. A name that
  * is not there is RT_OUT_OF_RANGE. capacity and *required count floats. */
 RT_API rt_status RT_CALL rt_model_read_parameter(const rt_model* model, const char* name, uint64_t name_size,
                                                  float* values, uint64_t capacity, uint64_t* required);
+
+/* --- changing a model ----------------------------------------------------------------------------------------------------
+ *
+ * While decode sessions of a model are alive (a running generation is one), every call that changes it is RT_INVALID_STATE and
+ * says how many; generators between generations do not count. What comes after a change sees the new parameters.
+ * A saved session is of the parameters it was saved with. */
+
+/* Sets all values of a parameter, `count` as rt_model_read_parameter gives; f16 and bf16 ones round to nearest even. A
+ * quantised one is RT_UNSUPPORTED (save the model as a float type first), a value that is not finite RT_NON_FINITE. */
+RT_API rt_status RT_CALL rt_model_write_parameter(rt_model* model, const char* name, uint64_t name_size,
+                                                  const float* values, uint64_t count);
+
+/* Moves a model to another back end: RT_OK where it is there already, RT_BACKEND_UNAVAILABLE with the reason. */
+RT_API rt_status RT_CALL rt_model_to(rt_model* model, int32_t backend);
+
+/* --- using a model --------------------------------------------------------------------------------------------------- */
 
 /* A new reference to the model's tokenizer; RT_INVALID_STATE where the file has none. */
 RT_API rt_status RT_CALL rt_model_tokenizer(const rt_model* model, rt_tokenizer** tokenizer);

@@ -21,5 +21,6 @@
 #include "riftco/model.h"
 #include "riftco/session.h"
 #include "riftco/tokenizer.h"
+#include "riftco/train.h"
 
 #endif /* RIFTCO_RIFTCO_H */

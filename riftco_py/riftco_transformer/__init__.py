@@ -12,7 +12,7 @@ from .artifacts import ModelBundle, Runtime
 from .cancel import CancelFlag
 from .errors import RiftcoError
 from .kv_cache import KvCacheFactory, KvCacheUsage
-from .model import Model, ModelConfig, ModelInfo
+from .model import LoraInfo, Model, ModelConfig, ModelInfo
 from .serving import (
     GenerationOptions,
     GenerationResult,
@@ -35,6 +35,7 @@ __all__ = [
     "GenerationStream",
     "KvCacheFactory",
     "KvCacheUsage",
+    "LoraInfo",
     "Model",
     "ModelBundle",
     "ModelConfig",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, NamedTuple
@@ -35,7 +37,7 @@ from ._native import (
     token_pointer,
 )
 from .cancel import CancelFlag, interruptible
-from .errors import ContextFullError
+from .errors import ContextFullError, InvalidStateError
 from .kv_cache import CACHE_KINDS, CACHE_TYPES, KvCacheFactory
 from .parameters import Parameters
 from .progress import Progress, watched
@@ -77,6 +79,10 @@ _CHOICES: dict[str, dict[str, int]] = {
 _BIASES: dict[str, int] = {
     name: getattr(lib, f"RT_BIAS_{name.upper()}")
     for name in ("q", "k", "v", "o", "up", "gate", "down", "head", "norms")
+}
+_LORA_TARGETS: dict[str, int] = {
+    name: getattr(lib, f"RT_LORA_{name.upper()}")
+    for name in ("q", "k", "v", "o", "up", "gate", "down", "head")
 }
 
 
@@ -171,6 +177,20 @@ class ModelInfo(NamedTuple):
     """Decode sessions alive."""
     tensor_count: int
     """Parameters by name."""
+    parameter_epoch: int
+    """Changes of parameters so far."""
+
+
+class LoraInfo(NamedTuple):
+    """The low-rank adapters of a model."""
+
+    rank: int
+    alpha: float
+    """y = W x + (alpha / rank) B (A x)."""
+    targets: frozenset[str]
+    """Of q, k, v, o, up, gate, down, head."""
+    seed: int
+    """That A was drawn from; 0 for adapters from a file."""
 
 
 def _load_options(backend: str, threads: int, memory_limit: int) -> Any:
@@ -199,13 +219,14 @@ def _session_options(
 class Model(Handle):
     """A model on a device. Safe from any thread; made by `ModelBundle.instantiate` or `Model.create`."""
 
-    __slots__ = ("_config",)
+    __slots__ = ("_config", "_lock")
     _kind = "model"
     _release = "rt_model_release"
 
     def __init__(self, native: Any) -> None:
         """Not called directly."""
         super().__init__(native)
+        self._lock = threading.Lock()  # held while adapters come and go, and while parameters are listed
         struct = output("rt_model_config")
         check(lib.rt_model_get_config(self._pointer(), struct))
         self._config = ModelConfig._from_native(struct)
@@ -278,6 +299,7 @@ class Model(Handle):
             struct.workspace_bytes,
             struct.session_count,
             struct.tensor_count,
+            struct.parameter_epoch,
         )
 
     def tokenizer(self) -> Tokenizer:
@@ -370,8 +392,61 @@ class Model(Handle):
 
     @property
     def parameters(self) -> Parameters:
-        """The parameters by name, as numpy arrays."""
+        """The parameters by name, as numpy arrays; assigning one changes the model."""
         return Parameters(self)
+
+    def to(self, backend: str) -> Model:
+        """The model itself, on this back end: "cpu" is where it is, others are `BackendUnavailableError`.
+
+        This and every other change is an `InvalidStateError` while sessions of the model are alive (a
+        running generation is one); generators and sessions made later see the new parameters.
+        """
+        check(lib.rt_model_to(self._pointer(), choice(backend, "backend", BACKENDS)))
+        return self
+
+    def attach_lora(
+        self, *, rank: int = 8, alpha: float = 16.0, targets: Iterable[str] = ("q", "v"), seed: int = 0
+    ) -> None:
+        """Adds low-rank adapters (LoRA) to matrices of every layer: y = W x + (alpha / rank) B (A x).
+
+        A is normal with deviation 1 / sqrt(rank), from the seed; B is zero, so that outputs stay as they
+        are until it is trained. Both are parameters of the model ("layers.0.q.lora_a"). targets: of q, k,
+        v, o, up, gate (gated models), down and head. `InvalidStateError` where it has adapters already.
+        """
+        settings = options("rt_lora_options")
+        settings.rank = integer(rank, "rank", UINT32_MAX)
+        settings.alpha = real(alpha, "alpha")
+        settings.targets = sum(choice(name, "a target", _LORA_TARGETS) for name in frozenset(targets))
+        settings.seed = integer(seed, "seed")
+        self._change(partial(lib.rt_model_attach_lora, self._pointer(), settings))
+
+    def detach_lora(self) -> None:
+        """Removes the adapters: the model is as it was before them."""
+        self._change(partial(lib.rt_model_detach_lora, self._pointer()))
+
+    def merge_lora(self) -> None:
+        """Adds the adapters to their matrices and removes them. float16 and bfloat16 matrices become
+        float32; quantised ones are an `UnsupportedError`: convert the model to a float type first."""
+        self._change(partial(lib.rt_model_merge_lora, self._pointer()))
+
+    @property
+    def lora(self) -> LoraInfo | None:
+        """The adapters that are attached."""
+        struct = output("rt_lora_options")
+        native = self._pointer()
+        try:
+            check(lib.rt_model_get_lora(native, struct))
+        except InvalidStateError:
+            return None
+        targets = frozenset(name for name, bit in _LORA_TARGETS.items() if struct.targets & bit)
+        return LoraInfo(struct.rank, struct.alpha, targets, struct.seed)
+
+    def _change(self, call: Callable[[], int]) -> None:
+        def locked() -> None:
+            with self._lock:
+                check(call())
+
+        interruptible(locked)
 
     def save(
         self,

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from ._native import FloatArray, check, ffi, float_output, float_pointer, lib, output
+from .errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from .model import Model
@@ -21,8 +25,13 @@ class ParameterInfo(NamedTuple):
 
 
 class Parameters(Mapping[str, FloatArray]):
-    """The parameters of a model under their native names ("layers.0.q.weight"), in order: each read anew as
-    float32 [elements] or [outputs, inputs], which holds every value exactly."""
+    """The parameters of a model under their native names ("layers.0.q.weight"), in order, those of its adapters
+    last: each read anew as float32 [elements] or [outputs, inputs], which holds every value exactly.
+
+    Assigning an array of a parameter's shape changes the model. float16 and bfloat16 matrices round to
+    nearest even; a quantised one is an `UnsupportedError`, a value that is not finite a `NonFiniteError`, and
+    all are `InvalidStateError` while sessions of the model are alive.
+    """
 
     def __init__(self, model: Model) -> None:
         """Not called directly: see `Model.parameters`."""
@@ -30,10 +39,11 @@ class Parameters(Mapping[str, FloatArray]):
         self.info: dict[str, ParameterInfo] = {}
         """Type and shape of each."""
         struct = output("rt_parameter_info")
-        for index in range(model.info.tensor_count):
-            check(lib.rt_model_parameter(model._pointer(), index, struct))
-            name, kind = (ffi.string(text).decode() for text in (struct.name, struct.type))
-            self.info[name] = ParameterInfo(kind, tuple(struct.shape[0 : struct.rank]))
+        with model._lock:  # adapters' names go with them
+            for index in range(model.info.tensor_count):
+                check(lib.rt_model_parameter(model._pointer(), index, struct))
+                name, kind = (ffi.string(text).decode() for text in (struct.name, struct.type))
+                self.info[name] = ParameterInfo(kind, tuple(struct.shape[0 : struct.rank]))
 
     def __getitem__(self, name: str) -> FloatArray:
         values = float_output(None, self.info[name].shape)
@@ -44,6 +54,17 @@ class Parameters(Mapping[str, FloatArray]):
             )
         )
         return values
+
+    def __setitem__(self, name: str, values: npt.ArrayLike) -> None:
+        array = np.ascontiguousarray(values, dtype=np.float32)
+        if array.shape != self.info[name].shape:
+            raise InvalidArgumentError(f"{name} has the shape {self.info[name].shape}, not {array.shape}")
+        key = name.encode()
+        check(
+            lib.rt_model_write_parameter(
+                self._model._pointer(), key, len(key), ffi.from_buffer("float[]", array), array.size
+            )
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.info)

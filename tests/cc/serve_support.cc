@@ -179,6 +179,19 @@ std::shared_ptr<DecoderOnlyTransformer> random_model(const ModelConfig& config, 
                                                   options.threads);
 }
 
+void attach_random_lora(DecoderOnlyTransformer& model, const LoraOptions& options) {
+  ModelChange change(model, "test");
+  attach_lora(change, options);
+  ParameterStore& parameters = model.lora()->parameters();
+  for (size_t i = 1; i < parameters.parameters().size(); i += 2) {  // every B
+    const ParameterInfo& p = parameters.parameters()[i];
+    for (uint32_t r = 0; r < p.rows; ++r)
+      parameters.set_rows(
+          i, r, 1, random_row(p.type, p.columns, 0.02f, options.seed, i, uint64_t(r) * p.columns).data());
+  }
+  change.commit();
+}
+
 std::vector<uint32_t> random_tokens(size_t count, uint32_t vocabulary, uint64_t seed) {
   std::vector<uint32_t> tokens(count);
   for (size_t i = 0; i < count; ++i) tokens[i] = philox(seed, i, 77)[0] % vocabulary;

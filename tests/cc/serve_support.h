@@ -9,6 +9,7 @@
 #include "backend/cpu/isa.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "model/lora.h"
 #include "model/transformer.h"
 
 namespace riftco::test {
@@ -39,6 +40,9 @@ struct ModelOptions {
 // Weights from a counter-based generator: the same for the same seed, whatever the device and the threads.
 std::shared_ptr<DecoderOnlyTransformer> random_model(const ModelConfig& config, DType type,
                                                      const ModelOptions& options = {});
+
+// Attaches adapters that change what the model computes: neither factor is zero.
+void attach_random_lora(DecoderOnlyTransformer& model, const LoraOptions& options);
 
 std::vector<uint32_t> random_tokens(size_t count, uint32_t vocabulary, uint64_t seed);
 

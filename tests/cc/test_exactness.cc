@@ -25,6 +25,7 @@ struct Family {
   ModelConfig config;
   DType type;
   DType cache = DType::f32;
+  uint32_t adapters = 0;  // LoraTarget bits
 };
 
 const Family kFamilies[] = {{"llama_f32", test::llama_config(), DType::f32},
@@ -35,7 +36,8 @@ const Family kFamilies[] = {{"llama_f32", test::llama_config(), DType::f32},
                             {"window_f32", test::window_config(), DType::f32},
                             {"llama_f32_cache_f16", test::llama_config(), DType::f32, DType::f16},
                             {"gpt2_f32_cache_bf16", test::gpt2_config(), DType::f32, DType::bf16},
-                            {"window_f32_cache_f16", test::window_config(), DType::f32, DType::f16}};
+                            {"window_f32_cache_f16", test::window_config(), DType::f32, DType::f16},
+                            {"llama_q8_0_adapters", test::llama_config(), DType::q8_0, DType::f32, 255}};
 
 // The plain path: a contiguous cache, one thread, one token at a time. Row i follows tokens[0 .. i].
 struct Truth {
@@ -51,10 +53,15 @@ class Exactness : public testing::TestWithParam<size_t> {
   static std::shared_ptr<DecoderOnlyTransformer> model(uint32_t threads = 1, CpuIsa isa = cpu_isa()) {
     static std::map<std::tuple<size_t, uint32_t, CpuIsa>, std::shared_ptr<DecoderOnlyTransformer>> models;
     auto& slot = models[{GetParam(), threads, isa}];
-    if (!slot)
-      slot = test::random_model(family().config, family().type,
-                                {.threads = threads, .device = test::device_of(isa)});
+    if (!slot) slot = new_model({.threads = threads, .device = test::device_of(isa)});
     return slot;
+  }
+
+  static std::shared_ptr<DecoderOnlyTransformer> new_model(const test::ModelOptions& options) {
+    auto made = test::random_model(family().config, family().type, options);
+    if (family().adapters)
+      test::attach_random_lora(*made, {.rank = 5, .targets = family().adapters, .alpha = 10, .seed = 3});
+    return made;
   }
 
   static const Truth& truth() {
@@ -116,18 +123,15 @@ class Exactness : public testing::TestWithParam<size_t> {
 // token.
 class PlainModel {
  public:
-  explicit PlainModel(const Weights& weights)
-      : config_(weights.config()), frequencies_(rotary_frequencies(config_, {})) {
-    for (size_t i = 0; i < weights.parameters().size(); ++i) {
-      const ParameterInfo& p = weights.parameters()[i];
-      std::vector<std::byte> row(row_bytes(p.type, p.columns));
+  explicit PlainModel(const DecoderOnlyTransformer& model)
+      : config_(model.config()), frequencies_(rotary_frequencies(config_, {})) {
+    for (size_t i = 0; i < model.parameter_count(); ++i) {
+      const ParameterInfo& p = model.parameter(i);
       std::vector<float>& values = parameters_[p.name];
       values.resize(size_t(p.rows) * p.columns);
-      for (uint32_t r = 0; r < p.rows; ++r) {
-        weights.get_rows(i, r, 1, row.data());
-        dequantise(p.type, row.data(), std::span(values).subspan(size_t(r) * p.columns, p.columns));
-      }
+      model.read_parameter(p.name, values.data());
     }
+    if (model.lora()) adapter_scale_ = model.lora()->options().alpha / model.lora()->options().rank;
   }
 
   std::vector<double> logits(std::span<const uint32_t> tokens) {
@@ -158,7 +162,7 @@ class PlainModel {
         add(x[t], linear(up, at + "down"));
       }
     }
-    return linear(norm(x.back(), "final_norm"), c.tied_head ? "embedding.token" : "head");
+    return linear(norm(x.back(), "final_norm"), "head");
   }
 
   std::vector<double> entropies;  // of the last token, by layer and head, as a share of the largest possible
@@ -178,12 +182,18 @@ class PlainModel {
   std::vector<double> linear(const std::vector<double>& x, const std::string& name) const {
     const auto* weight = find(name + ".weight");
     const auto* bias = find(name + ".bias");
-    if (!weight) weight = find(name);
-    std::vector<double> out(weight->size() / x.size());
-    for (size_t o = 0; o < out.size(); ++o) {
-      for (size_t i = 0; i < x.size(); ++i) out[o] += double((*weight)[o * x.size() + i]) * x[i];
-      if (bias) out[o] += (*bias)[o];
+    std::vector<double> out = times(weight ? *weight : *find("embedding.token"), x);
+    for (size_t o = 0; bias && o < out.size(); ++o) out[o] += (*bias)[o];
+    if (const auto* a = find(name + ".lora_a")) {
+      const std::vector<double> low = times(*find(name + ".lora_b"), times(*a, x));
+      for (size_t o = 0; o < out.size(); ++o) out[o] += adapter_scale_ * low[o];
     }
+    return out;
+  }
+  static std::vector<double> times(const std::vector<float>& matrix, const std::vector<double>& x) {
+    std::vector<double> out(matrix.size() / x.size());
+    for (size_t o = 0; o < out.size(); ++o)
+      for (size_t i = 0; i < x.size(); ++i) out[o] += double(matrix[o * x.size() + i]) * x[i];
     return out;
   }
   std::vector<double> norm(const std::vector<double>& x, const std::string& name) const {
@@ -247,11 +257,12 @@ class PlainModel {
   const ModelConfig& config_;
   const std::vector<double> frequencies_;
   std::map<std::string, std::vector<float>> parameters_;
+  double adapter_scale_ = 0;
 };
 
 TEST_P(Exactness, ModelsAreRightAndNotDegenerate) {
   constexpr size_t kTokens = 96;
-  PlainModel plain(model()->weights());
+  PlainModel plain(*model());
   const auto expected = plain.logits(std::span(truth().tokens).first(kTokens));
   const std::vector<float>& logits = truth().rows[kTokens - 1];
   double error = 0, size = 0;
@@ -418,8 +429,7 @@ class HostileFpEnv {
 
 TEST_P(Exactness, HostsMayRoundAndFlushAsTheyLikeThreads) {
   truth();
-  const auto own =
-      test::random_model(family().config, family().type, {.threads = 3});  // its workers start below
+  const auto own = new_model({.threads = 3});  // its workers start below
   DecodeSession session(own, cached());
   const HostileFpEnv hostile;
   std::vector<float> logits(family().config.vocabulary_size);

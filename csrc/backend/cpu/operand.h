@@ -82,8 +82,9 @@ void fill_operand(const Operand& out, Share share, Value value) {
 void pack_operand(const PackArgs& args, Share share) {
   const uint32_t width = args.out.width;
   const size_t stride = args.stride ? args.stride : width;
+  const F16 scale = F16::splat(args.scale);
   fill_operand(args.out, share, [&](uint32_t row, uint32_t column) {
-    return load_columns(args.x + row * stride, column, width);
+    return load_columns(args.x + row * stride, column, width) * scale;
   });
 }
 
