@@ -12,6 +12,7 @@
 #include "serve/generation.h"
 #include "text/stream_decoder.h"
 #include "text/tokenizer.h"
+#include "train/trainer.h"
 
 struct rt_cancel : riftco::capi::Handle<rt_cancel> {
   static constexpr char kKind[] = "cancel";
@@ -54,6 +55,13 @@ struct rt_generator : riftco::capi::Handle<rt_generator> {
   static constexpr char kKind[] = "generator";
   explicit rt_generator(std::unique_ptr<riftco::Generator> generator) : object(std::move(generator)) {}
   const std::unique_ptr<riftco::Generator> object;
+};
+
+struct rt_trainer : riftco::capi::Handle<rt_trainer> {
+  static constexpr char kKind[] = "trainer";
+  rt_trainer(std::shared_ptr<riftco::DecoderOnlyTransformer> model, const riftco::TrainerOptions& options)
+      : object(std::move(model), options) {}
+  riftco::Trainer object;
 };
 
 namespace riftco::capi {

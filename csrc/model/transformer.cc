@@ -84,6 +84,14 @@ void add_parameters(Checksum& checksum, const ParameterStore& store) {
 
 }  // namespace
 
+std::string DecoderOnlyTransformer::weights_fingerprint() const {
+  const auto reading_lock = reading();
+  Checksum checksum;
+  checksum.add(config_to_json(config()));
+  add_parameters(checksum, *weights_);
+  return checksum.text();
+}
+
 std::string DecoderOnlyTransformer::fingerprint() const {
   const auto reading_lock = reading();
   const std::lock_guard lock(fingerprint_mutex_);

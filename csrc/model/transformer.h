@@ -65,6 +65,9 @@ class DecoderOnlyTransformer {
   // about the time that unpacking all weights takes.
   std::string fingerprint() const;
 
+  // The same without adapters, computed at each call.
+  std::string weights_fingerprint() const;
+
   // Decode sessions alive.
   uint64_t session_count() const noexcept { return sessions_.load(); }
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "model/lora.h"
 #include "train/norm_layer.h"
 #include "train/workspace.h"
 
@@ -164,7 +165,8 @@ double TrainingNetwork::loss(const TrainingBatch& batch) {
 double TrainingNetwork::loss_and_gradients(const TrainingBatch& batch, ParameterStore& gradients) {
   State& s = *state_;
   s.c.gradients.clear();
-  const ParameterStore& parameters = s.model->weights();
+  const ParameterStore& weights = s.model->weights();
+  const ParameterStore& parameters = s.model->lora() ? s.model->lora()->parameters() : weights;
   for (size_t i = 0; i < parameters.parameters().size(); i++)
     s.c.gradients.emplace(parameters.data(i), reinterpret_cast<float*>(gradients.data(i)));
   s.c.threads.run([&](const Region& region) {
