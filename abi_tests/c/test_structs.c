@@ -13,6 +13,7 @@ typedef union {
 
 static rt_model* model;   /* with sessions and adapters */
 static rt_model* changed; /* without */
+static rt_trainer* trainer;
 static rt_tokenizer* tokenizer;
 static rt_kv_cache_factory* factory;
 static rt_decode_session* session;
@@ -87,6 +88,27 @@ static rt_status use_lora_options(void* p) {
   return status == RT_OK ? rt_model_detach_lora(changed) : status;
 }
 
+static rt_status use_trainer_options(void* p) {
+  rt_trainer* made = NULL;
+  const rt_status status = rt_trainer_create(changed, p, &made);
+  rt_trainer_release(made);
+  return status;
+}
+
+static rt_status fill_trainer_info(void* p) { return rt_trainer_get_info(trainer, p); }
+static rt_status fill_metrics(void* p) {
+  static const uint32_t tokens[2] = {1, 2}, targets[2] = {2, 3};
+  rt_training_batch batch;
+  memset(&batch, 0, sizeof batch);
+  batch.struct_size = sizeof batch;
+  batch.tokens = tokens;
+  batch.targets = targets;
+  batch.sequences = 1;
+  batch.length = 2;
+  if (p == NULL) return RT_INVALID_ARGUMENT; /* metrics that nobody wants are allowed */
+  return rt_trainer_step(trainer, &batch, p);
+}
+
 static rt_status fill_lora_options(void* p) { return rt_model_get_lora(model, p); }
 static rt_status fill_config(void* p) { return rt_model_get_config(model, p); }
 static rt_status fill_info(void* p) { return rt_model_get_info(model, p); }
@@ -105,6 +127,7 @@ static rt_status init_model_load_options(void* p, uint64_t size) {
 }
 static rt_status init_model_config(void* p, uint64_t size) { return rt_model_config_init(p, size); }
 static rt_status init_lora_options(void* p, uint64_t size) { return rt_lora_options_init(p, size); }
+static rt_status init_trainer_options(void* p, uint64_t size) { return rt_trainer_options_init(p, size); }
 static rt_status init_save_options(void* p, uint64_t size) { return rt_model_save_options_init(p, size); }
 static rt_status init_encode_options(void* p, uint64_t size) { return rt_encode_options_init(p, size); }
 static rt_status init_train_options(void* p, uint64_t size) {
@@ -133,6 +156,7 @@ static const input inputs[] = {
     {"rt_model_config", 136, sizeof(rt_model_config), init_model_config, use_model_config},
     {"rt_model_save_options", 80, sizeof(rt_model_save_options), init_save_options, use_save_options},
     {"rt_lora_options", 32, sizeof(rt_lora_options), init_lora_options, use_lora_options},
+    {"rt_trainer_options", 104, sizeof(rt_trainer_options), init_trainer_options, use_trainer_options},
     {"rt_tokenizer_train_options", 72, sizeof(rt_tokenizer_train_options), init_train_options,
      use_train_options},
     {"rt_encode_options", 32, sizeof(rt_encode_options), init_encode_options, use_encode_options},
@@ -154,6 +178,8 @@ static const output outputs[] = {
     {"rt_model_config", 136, sizeof(rt_model_config), fill_config},
     {"rt_model_info", 72, sizeof(rt_model_info), fill_info},
     {"rt_lora_options", 32, sizeof(rt_lora_options), fill_lora_options},
+    {"rt_training_metrics", 48, sizeof(rt_training_metrics), fill_metrics},
+    {"rt_trainer_info", 40, sizeof(rt_trainer_info), fill_trainer_info},
     {"rt_parameter_info", 48, sizeof(rt_parameter_info), fill_parameter_info},
     {"rt_tokenizer_info", 32, sizeof(rt_tokenizer_info), fill_tokenizer_info},
     {"rt_kv_cache_usage", 48, sizeof(rt_kv_cache_usage), fill_usage},
@@ -255,6 +281,7 @@ int main(int argc, char** argv) {
   OK(rt_model_create(&config, tokenizer, 1, NULL, &model));
   OK(rt_model_create(&config, tokenizer, 1, NULL, &changed));
   OK(rt_model_attach_lora(model, NULL));
+  OK(rt_trainer_create(changed, NULL, &trainer));
   OK(rt_kv_cache_factory_create(model, NULL, &factory));
   OK(rt_model_decode_session_create(model, NULL, &session));
   OK(rt_generator_create(model, NULL, factory, &generator));
@@ -263,6 +290,7 @@ int main(int argc, char** argv) {
   test_short_session_options();
   rt_model_release(model);
   rt_model_release(changed);
+  rt_trainer_release(trainer);
   rt_decode_session_release(session);
   rt_generator_release(generator);
   rt_kv_cache_factory_release(factory);
