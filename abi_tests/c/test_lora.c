@@ -147,6 +147,38 @@ static void test_adapters(void) {
   REFUSED(rt_model_merge_lora(NULL), RT_INVALID_ARGUMENT, "model is NULL");
 }
 
+static void test_files(void) {
+  static float before[4 * VOCABULARY], after[4 * VOCABULARY];
+  float b[WIDTH * 8];
+  rt_lora_options got;
+  size_t i;
+  snprintf(path, sizeof path, "%s/adapter.safetensors", check_scratch);
+  REFUSED(rt_model_save_lora(model, path, strlen(path)), RT_INVALID_STATE, "no adapters");
+  REFUSED(rt_model_load_lora(model, path, strlen(path)), RT_INPUT_OUTPUT, "adapter.safetensors");
+  OK(rt_model_attach_lora(model, NULL));
+  for (i = 0; i < WIDTH * 8; i++) b[i] = 0.01f * (float)i;
+  OK(WRITE("layers.1.v.lora_b", b, WIDTH * 8));
+  logits(before);
+  OK(rt_model_save_lora(model, path, strlen(path)));
+  REFUSED(rt_model_load_lora(model, path, strlen(path)), RT_INVALID_STATE, "has adapters already");
+  REFUSED(rt_model_save_lora(model, "folder/", 7), RT_UNSUPPORTED, "save a .safetensors file");
+  REFUSED(rt_model_save_lora(model, "a.bin", 5), RT_INVALID_ARGUMENT, "suffix");
+  REFUSED(rt_model_save_lora(model, NULL, 5), RT_INVALID_ARGUMENT, "path is NULL");
+  REFUSED(rt_model_save_lora(model, "a\0.safetensors", 14), RT_INVALID_ARGUMENT, "NUL");
+  REFUSED(rt_model_save_lora(NULL, path, strlen(path)), RT_INVALID_ARGUMENT, "model is NULL");
+  OK(rt_model_detach_lora(model));
+  REFUSED(rt_model_load_lora(NULL, path, strlen(path)), RT_INVALID_ARGUMENT, "model is NULL");
+  REFUSED(rt_model_load_lora(model, NULL, 5), RT_INVALID_ARGUMENT, "path is NULL");
+  REFUSED(rt_model_load_lora(model, "a\0b", 3), RT_INVALID_ARGUMENT, "NUL");
+  OK(rt_model_load_lora(model, path, strlen(path)));
+  logits(after);
+  CHECK(memcmp(before, after, sizeof before) == 0);
+  got.struct_size = sizeof got;
+  OK(rt_model_get_lora(model, &got));
+  CHECK(got.rank == 8 && got.alpha == 16.0 && got.targets == (RT_LORA_Q | RT_LORA_V) && got.seed == 0);
+  OK(rt_model_detach_lora(model));
+}
+
 /* Every call that changes a model is refused, and says how many sessions there are. */
 static void expect_held(const char* text) {
   const float one = 1.0f;
@@ -156,6 +188,7 @@ static void expect_held(const char* text) {
   REFUSED(rt_model_attach_lora(model, NULL), RT_INVALID_STATE, text);
   REFUSED(rt_model_detach_lora(model), RT_INVALID_STATE, text);
   REFUSED(rt_model_merge_lora(model), RT_INVALID_STATE, text);
+  REFUSED(rt_model_load_lora(model, "x", 1), RT_INVALID_STATE, text);
   CHECK(info().parameter_epoch == epoch);
 }
 
@@ -217,6 +250,7 @@ int main(int argc, char** argv) {
   test_to();
   test_options();
   test_adapters();
+  test_files();
   test_sessions();
   return check_end();
 }

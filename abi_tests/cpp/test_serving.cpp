@@ -244,6 +244,36 @@ void test_cancel() {
   CHECK(engine.next().finish == serve::FinishReason::None);
 }
 
+void test_changes(const std::string& scratch) {
+  artifacts::Model model = make_model();
+  const std::vector<std::uint32_t> tokens = {1, 2, 3};
+  const std::vector<float> before = model.logits(tokens);
+  THROWS(RT_INVALID_STATE, "no adapters", model.lora());
+  rt_lora_options options = artifacts::Model::lora_defaults();
+  options.rank = 2;
+  {
+    const serve::DecodeSession session(model);
+    THROWS(RT_INVALID_STATE, "1 decode session", model.attach_lora(options));
+    THROWS(RT_INVALID_STATE, "1 decode session", model.to(ExecutionBackend::Cpu));
+  }
+  model.to(ExecutionBackend::Cpu);
+  THROWS(RT_BACKEND_UNAVAILABLE, "cuda", model.to(ExecutionBackend::Cuda));
+  model.attach_lora(options);
+  CHECK(model.lora().rank == 2 && model.logits(tokens) == before);
+  std::vector<float> b = model.read_parameter("layers.0.q.lora_b");
+  std::fill(b.begin(), b.end(), 0.25f);
+  model.write_parameter("layers.0.q.lora_b", b);
+  const std::vector<float> with = model.logits(tokens);
+  CHECK(with != before && model.info().parameter_epoch == 2);
+  model.save_lora(scratch + "/adapter.safetensors");
+  model.detach_lora();
+  CHECK(model.logits(tokens) == before);
+  model.load_lora(scratch + "/adapter.safetensors");
+  CHECK(model.logits(tokens) == with && model.read_parameter("layers.0.q.lora_b") == b);
+  model.merge_lora();
+  THROWS(RT_INVALID_STATE, "no adapters", model.merge_lora());
+}
+
 void test_stack() {
   serve::ServingConfig config;
   config.maximum_new_tokens = 5;
@@ -275,6 +305,7 @@ int main(int argc, char** argv) {
     test_sessions();
     test_generation();
     test_cancel();
+    test_changes(argv[2]);
     test_stack();
   } catch (const std::exception& error) {
     report << "unexpected: " << error.what() << '\n';

@@ -48,6 +48,11 @@ void remove_folder(const std::string& path) noexcept {
 
 }  // namespace
 
+bool is_folder(std::string_view path) {
+  struct stat info;
+  return ::stat(std::string(path).c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 FolderWriter::FolderWriter(std::string_view path) : path_(absolute(path)) {
   static std::atomic<unsigned> counter{0};
   check_free(path_);

@@ -6,6 +6,8 @@
 
 namespace riftco {
 
+bool is_folder(std::string_view path);
+
 // A temporary folder beside `path`; commit() puts it in the place of `path`, which must not be there or be an
 // empty folder. Without commit(), or when anything fails, the temporary folder and its files are removed.
 class FolderWriter {

@@ -2,6 +2,7 @@
 
 #include "capi/arguments.h"
 #include "capi/handles.h"
+#include "model/lora_file.h"
 #include "riftco/train.h"
 
 using namespace riftco;
@@ -54,5 +55,19 @@ rt_status rt_model_get_lora(const rt_model* model, rt_lora_options* options) {
     const auto lock = object.reading();
     const LoraOptions attached = attached_lora(object)->options();
     OutputStruct(options, "options").write(to_c(attached));
+  });
+}
+
+rt_status rt_model_save_lora(const rt_model* model, const char* path, uint64_t path_size) {
+  return guarded(__func__, [&] {
+    const DecoderOnlyTransformer& object = *checked(model, "model").object;
+    save_lora(object, text_argument(path, path_size, "path"));
+  });
+}
+
+rt_status rt_model_load_lora(rt_model* model, const char* path, uint64_t path_size) {
+  return guarded(__func__, [&] {
+    ModelChange change(*checked(model, "model").object, "loading adapters");
+    load_lora(change, text_argument(path, path_size, "path"));
   });
 }

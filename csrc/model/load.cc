@@ -1,12 +1,11 @@
 #include "model/load.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "backend/registry.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "model/importers/model_file.h"
@@ -18,11 +17,6 @@ constexpr size_t kPieceBytes = 1 << 20;  // of a tensor in memory while it is pa
 constexpr uint64_t kMostTokenizerBytes = 256 << 20;
 
 enum class Kind { gguf, json, safetensors };
-
-bool is_folder(std::string_view path) {
-  struct stat info;
-  return stat(std::string(path).c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
 
 // By what the file begins with, never by its name.
 Kind kind_of(const File& file) {

@@ -1,21 +1,22 @@
 #include "model/save.h"
 
-#include <sys/stat.h>
-
 #include "base/error.h"
+#include "base/folder.h"
 #include "model/exporters/exporters.h"
 
 namespace riftco {
 
+bool names_folder(std::string_view path) {
+  return is_folder(path) || path.substr(path.rfind('/') + 1).find('.') == path.npos;
+}
+
 FileFormat format_of_path(std::string_view path) {
   if (path.ends_with(".rift")) return FileFormat::rift;
   if (path.ends_with(".gguf")) return FileFormat::gguf;
-  const std::string text(path), name = text.substr(text.rfind('/') + 1);
-  struct stat info;
-  const bool is_folder = ::stat(text.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-  if (is_folder || name.find('.') == name.npos) return FileFormat::hugging_face;
+  if (names_folder(path)) return FileFormat::hugging_face;
   fail(Status::invalid_argument,
-       "%s: the suffix names no format; there are .rift, .gguf, and a folder (end it with /)", text.c_str());
+       "%s: the suffix names no format; there are .rift, .gguf, and a folder (end it with /)",
+       std::string(path).c_str());
 }
 
 void save_model(const DecoderOnlyTransformer& model, std::string_view path, SaveOptions options) {

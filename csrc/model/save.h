@@ -11,6 +11,9 @@ namespace riftco {
 
 enum class FileFormat : uint8_t { rift, gguf, hugging_face };
 
+// A folder that is there, or a name without a suffix or with "/" at its end.
+bool names_folder(std::string_view path);
+
 // By the suffix .rift or .gguf; a folder, or a name without a suffix or with "/" at its end, is a Hugging Face
 // folder. invalid_argument for others.
 FileFormat format_of_path(std::string_view path);

@@ -51,6 +51,14 @@ RT_API rt_status RT_CALL rt_model_merge_lora(rt_model* model);
 /* What is attached; RT_INVALID_STATE where nothing is. The seed of adapters from a file is 0. */
 RT_API rt_status RT_CALL rt_model_get_lora(const rt_model* model, rt_lora_options* options);
 
+/* The adapters alone, as a folder of adapter_model.safetensors and adapter_config.json with PEFT's names
+ * (models with the Llama family's layout), or as one .safetensors file with native names (all models; the
+ * path's suffix says it). */
+RT_API rt_status RT_CALL rt_model_save_lora(const rt_model* model, const char* path, uint64_t path_size);
+
+/* Attaches adapters from such a file or folder; PEFT's fused c_attn of GPT-2 is read too. */
+RT_API rt_status RT_CALL rt_model_load_lora(rt_model* model, const char* path, uint64_t path_size);
+
 /* --- batches --------------------------------------------------------------------------------------------------------- */
 
 #define RT_NO_TARGET 0xFFFFFFFFu /* a position that does not count: a prompt's, padding */

@@ -441,6 +441,20 @@ class Model(Handle):
         targets = frozenset(name for name, bit in _LORA_TARGETS.items() if struct.targets & bit)
         return LoraInfo(struct.rank, struct.alpha, targets, struct.seed)
 
+    def save_lora(self, path: Path) -> None:
+        """Writes the adapters alone, complete or not at all: as one file where the path ends with
+        ".safetensors", else as a folder that the PEFT package reads (models of the Llama family's layout;
+        the folder must not be there or be empty)."""
+        native, name = self._pointer(), path_bytes(path)
+        interruptible(lambda: check(lib.rt_model_save_lora(native, name, len(name))))
+
+    def load_lora(self, path: Path) -> None:
+        """Attaches adapters from a file that `save_lora` wrote, or from a PEFT folder
+        (adapter_config.json and adapter_model.safetensors; also of GPT-2). What would compute something
+        else is an `UnsupportedError`."""
+        name = path_bytes(path)
+        self._change(partial(lib.rt_model_load_lora, self._pointer(), name, len(name)))
+
     def _change(self, call: Callable[[], int]) -> None:
         def locked() -> None:
             with self._lock:

@@ -17,6 +17,7 @@
 #include "io/safetensors.h"
 #include "model/importers/hugging_face_config.h"
 #include "model/load.h"
+#include "model/lora_file.h"
 #include "serve/session_file.h"
 #include "text/stream_decoder.h"
 #include "text/tokenizer.h"
@@ -89,19 +90,24 @@ void fuzz_tokenizer(Bytes bytes) {
   expect_answer([&] { use_tokenizer(tokenizer_from_json(text_of(bytes), "riftco.tokenizer")); });
 }
 
-// A session's file names its model by fingerprint: always the same one.
-std::shared_ptr<DecoderOnlyTransformer> session_model() {
+std::shared_ptr<DecoderOnlyTransformer> tiny_model(PositionKind position) {
   ModelConfig config;
   config.vocabulary_size = 16;
   config.maximum_context = 8;
   config.layer_count = 1;
   config.width = config.head_width = config.mlp_width = 8;
   config.head_count = config.kv_head_count = 1;
+  config.position = position;
+  if (position == PositionKind::rotary) {
+    config.rotary_width = 8;
+    config.activation = Activation::silu_gated;
+  }
   return create_model(config, nullptr, 0, {.threads = 1});
 }
 
 void fuzz_session(Bytes bytes) {
-  static const std::shared_ptr<DecoderOnlyTransformer> model = session_model();
+  // A session's file names its model by fingerprint: always the same one.
+  static const std::shared_ptr<DecoderOnlyTransformer> model = tiny_model(PositionKind::learned);
   const Descriptor file(::memfd_create("session", MFD_CLOEXEC));
   if (::pwrite(file.get(), bytes.data(), bytes.size(), 0) != ssize_t(bytes.size())) return;
   expect_answer([&] {
@@ -111,9 +117,28 @@ void fuzz_session(Bytes bytes) {
   });
 }
 
+// PEFT's config, a zero byte and its tensors; without a zero byte a native file.
+void fuzz_adapters(Bytes bytes) {
+  static const std::shared_ptr<DecoderOnlyTransformer> models[] = {tiny_model(PositionKind::learned),
+                                                                   tiny_model(PositionKind::rotary)};
+  const size_t config = size_t(std::find(bytes.begin(), bytes.end(), std::byte{0}) - bytes.begin());
+  for (const auto& model : models)
+    expect_answer([&] {
+      if (config < 100) {  // a native file begins with the size of its header
+        ModelChange change(*model, "loading adapters");
+        load_lora(change, file_of(bytes));
+        detach_lora(change);
+      } else if (config < bytes.size()) {
+        read_peft(*model, text_of(bytes.first(config)), "adapter_config.json",
+                  file_of(bytes.subspan(config + 1)));
+      }
+    });
+}
+
 constexpr FuzzTarget kTargets[] = {
-    {"config", fuzz_config},           {"gguf", fuzz_gguf},       {"rift", fuzz_rift},
-    {"safetensors", fuzz_safetensors}, {"session", fuzz_session}, {"tokenizer", fuzz_tokenizer},
+    {"adapters", fuzz_adapters},   {"config", fuzz_config},           {"gguf", fuzz_gguf},
+    {"rift", fuzz_rift},           {"safetensors", fuzz_safetensors}, {"session", fuzz_session},
+    {"tokenizer", fuzz_tokenizer},
 };
 
 }  // namespace

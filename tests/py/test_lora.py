@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from oracle_support import GOLDEN, read_golden
 from riftco_transformer.errors import (
     BackendUnavailableError,
+    CorruptDataError,
+    InputOutputError,
     InvalidArgumentError,
     InvalidStateError,
     NonFiniteError,
@@ -18,6 +23,7 @@ from riftco_transformer.errors import (
 from riftco_transformer.model import LoraInfo, Model, ModelConfig
 from riftco_transformer.serving import TextGenerator
 from riftco_transformer.tokenizer import Tokenizer
+from safetensors.numpy import load_file, save_file
 
 CONFIG = ModelConfig(maximum_context=32, layer_count=2, width=32, head_count=2, kv_head_count=2, head_width=16,
                      mlp_width=64)  # fmt: skip
@@ -159,3 +165,136 @@ def test_a_session_outlives_its_model(model: Model) -> None:
     with model.decode_session() as session:
         model.close()
         assert np.array_equal(session.prefill(IDS), expected)
+
+
+# --- files
+
+
+def changed_folder(source: Path, target: Path, **fields: object) -> Path:
+    """A PEFT folder with other fields in its config."""
+    shutil.copytree(source, target)
+    config = json.loads((target / "adapter_config.json").read_text())
+    (target / "adapter_config.json").write_text(json.dumps(config | fields))
+    return target
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [("llama", "llama-gqa-untied"), ("llama-rslora", "llama-gqa-untied"), ("gpt2", "gpt2-tied")],
+)
+def test_peft_folders_compute_what_peft_computes(name: str, base: str, tmp_path: Path) -> None:
+    golden = read_golden(GOLDEN / "lora" / "golden.npz")
+    ids, expected = golden[f"{name}.ids"], golden[f"{name}.logits"]
+    with Model.load(GOLDEN / "models" / base) as model:
+        plain = model.logits(ids)
+        model.load_lora(GOLDEN / "lora" / name)
+        logits = model.logits(ids)
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
+        assert np.abs(logits - plain).max() > 0.1
+        model.save_lora(tmp_path / "native.safetensors")
+        model.merge_lora()
+        np.testing.assert_allclose(model.logits(ids), expected, rtol=0, atol=1e-4)
+    with Model.load(GOLDEN / "models" / base) as model:
+        model.load_lora(tmp_path / "native.safetensors")
+        assert np.array_equal(model.logits(ids), logits)
+
+
+def test_gpt2s_fused_matrix_becomes_three() -> None:
+    with Model.load(GOLDEN / "models" / "gpt2-tied") as model:
+        model.load_lora(GOLDEN / "lora" / "gpt2")
+        assert model.lora == LoraInfo(4, 8.0, frozenset({"q", "k", "v", "o", "up", "down"}), 0)
+        parameters = model.parameters
+        tensors = load_file(GOLDEN / "lora" / "gpt2" / "adapter_model.safetensors")
+        c_attn = "base_model.model.transformer.h.1.attn.c_attn.lora_"
+        for i, part in enumerate("qkv"):
+            assert np.array_equal(parameters[f"layers.1.{part}.lora_a"], tensors[c_attn + "A.weight"])
+            rows = tensors[c_attn + "B.weight"][48 * i : 48 * (i + 1)]
+            assert np.array_equal(parameters[f"layers.1.{part}.lora_b"], rows)
+
+
+def test_written_folders_have_pefts_names_and_values(tmp_path: Path) -> None:
+    theirs = load_file(GOLDEN / "lora" / "llama" / "adapter_model.safetensors")
+    with Model.load(GOLDEN / "models" / "llama-gqa-untied") as model:
+        model.load_lora(GOLDEN / "lora" / "llama")
+        model.save_lora(tmp_path / "ours")
+    ours = load_file(tmp_path / "ours" / "adapter_model.safetensors")
+    assert ours.keys() == theirs.keys()
+    for name, values in theirs.items():
+        assert np.array_equal(ours[name], values), name
+    config = json.loads((tmp_path / "ours" / "adapter_config.json").read_text())
+    reference = json.loads((GOLDEN / "lora" / "llama" / "adapter_config.json").read_text())
+    assert config.keys() <= reference.keys()
+    for field in config.keys() - {"target_modules", "base_model_name_or_path"}:
+        assert config[field] == reference[field], field
+    assert set(config["target_modules"]) == set(reference["target_modules"])
+
+
+def test_folders_that_ask_for_something_else_are_refused_by_name(tmp_path: Path) -> None:
+    source = GOLDEN / "lora" / "llama"
+    unsupported = {
+        "use_dora": True,
+        "rank_pattern": {"q_proj": 3},
+        "alpha_pattern": {"q_proj": 3},
+        "modules_to_save": ["lm_head"],
+        "layers_to_transform": [0],
+        "bias": "all",
+        "peft_type": "LOHA",
+        "init_lora_weights": "pissa",
+        "lora_bias": True,
+        "target_parameters": ["experts"],
+        "a_field_of_tomorrow": 3,
+        "use_rslora": "yes",
+    }
+    with Model.load(GOLDEN / "models" / "llama-gqa-untied") as model:
+        for field, value in unsupported.items():
+            with pytest.raises(UnsupportedError, match=field):
+                model.load_lora(changed_folder(source, tmp_path / field, **{field: value}))
+        for i, (field, value) in enumerate(
+            [
+                ("r", 3),
+                ("r", "4"),
+                ("r", None),
+                ("r", -4),
+                ("r", 2**40),
+                ("r", 0),
+                ("lora_alpha", "6"),
+                ("lora_alpha", -1),
+                ("lora_alpha", None),
+            ]
+        ):
+            with pytest.raises(CorruptDataError):
+                model.load_lora(changed_folder(source, tmp_path / f"corrupt{i}", **{field: value}))
+        model.load_lora(changed_folder(source, tmp_path / "fine", a_field_of_tomorrow=None))
+        model.detach_lora()
+        with pytest.raises(InputOutputError, match=r"adapter_\w+\."):
+            model.load_lora(GOLDEN / "models" / "llama-gqa-untied")
+        with pytest.raises(CorruptDataError, match="give the folder"):
+            model.load_lora(source / "adapter_model.safetensors")
+        with pytest.raises(CorruptDataError, match="first layer"):
+            model.load_lora(GOLDEN / "lora" / "gpt2")
+        assert model.lora is None
+    with Model.load(GOLDEN / "models" / "llama-odd") as other, pytest.raises(CorruptDataError, match="shape"):
+        other.load_lora(source)
+
+
+@pytest.mark.parametrize("change", ["missing", "missing pair", "unknown", "integers"])
+def test_folders_with_other_tensors_are_refused(change: str, tmp_path: Path) -> None:
+    source, target = GOLDEN / "lora" / "llama-rslora", tmp_path / "adapter"
+    shutil.copytree(source, target)
+    tensors = load_file(source / "adapter_model.safetensors")
+    second = "base_model.model.model.layers.1.self_attn.k_proj.lora_"
+    if change == "missing pair":
+        del tensors[second + "A.weight"], tensors[second + "B.weight"]
+    elif change == "missing":
+        del tensors[second + "B.weight"]
+    elif change == "unknown":
+        tensors["base_model.model.lm_head.base_layer.weight"] = np.zeros((2, 2), np.float32)
+    else:
+        tensors[second + "A.weight"] = tensors[second + "A.weight"].astype(np.int32)
+    save_file(tensors, target / "adapter_model.safetensors")
+    error = CorruptDataError if change.startswith("missing") else UnsupportedError
+    name = "lm_head" if change == "unknown" else "k_proj"
+    with Model.load(GOLDEN / "models" / "llama-gqa-untied") as model:
+        with pytest.raises(error, match=name):
+            model.load_lora(target)
+        assert model.lora is None

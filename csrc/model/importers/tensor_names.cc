@@ -103,4 +103,11 @@ TensorName hugging_face_tensor(HuggingFaceFamily family, const std::string& para
   return {.name = layer + lookup(kGpt2Parts, native.part) + native.suffix, .transposed = matrix};
 }
 
+LoraTensors peft_tensors(HuggingFaceFamily family, const std::string& linear) {
+  const TensorName weight = hugging_face_tensor(family, linear + ".weight", hugging_face_prefix(family));
+  const std::string module = weight.name.substr(0, weight.name.rfind('.'));
+  return {"base_model.model." + module + ".lora_A.weight", "base_model.model." + module + ".lora_B.weight",
+          weight.part, weight.parts};
+}
+
 }  // namespace riftco

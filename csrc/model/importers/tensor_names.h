@@ -23,4 +23,12 @@ const char* hugging_face_prefix(HuggingFaceFamily family) noexcept;
 TensorName hugging_face_tensor(HuggingFaceFamily family, const std::string& parameter,
                                const std::string& prefix);
 
+// The tensors of a linear's adapter: A [rank, inputs], and B, of which this linear has one of `parts` equal parts of the rows.
+struct LoraTensors {
+  std::string a, b;
+  uint32_t part = 0, parts = 1;
+};
+// The PEFT package's, of "layers.3.q" or "head".
+LoraTensors peft_tensors(HuggingFaceFamily family, const std::string& linear);
+
 }  // namespace riftco

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "riftco/model.h"
+#include "riftco/train.h"
 #include "riftco_transformer/artifacts/tokenizer.hpp"
 #include "riftco_transformer/core/backend.hpp"
 #include "riftco_transformer/core/cancel.hpp"
@@ -84,6 +85,45 @@ class Model {
     auto options = detail::defaults<rt_model_save_options>(rt_model_save_options_init);
     options.type = static_cast<std::int32_t>(type);
     detail::check(rt_model_save(get(), path.data(), path.size(), &options));
+  }
+
+  // The values of a parameter, rows one after another.
+  std::vector<float> read_parameter(std::string_view name) const {
+    std::uint64_t count = 0;
+    detail::check(rt_model_read_parameter(get(), name.data(), name.size(), nullptr, 0, &count));
+    std::vector<float> values(count);
+    detail::check(rt_model_read_parameter(get(), name.data(), name.size(), values.data(), count, &count));
+    return values;
+  }
+
+  // --- Changes; each is RT_INVALID_STATE while sessions of the model are alive (a running generation is one).
+
+  void write_parameter(std::string_view name, std::span<const float> values) {
+    detail::check(rt_model_write_parameter(get(), name.data(), name.size(), values.data(), values.size()));
+  }
+
+  // RT_BACKEND_UNAVAILABLE for one where it cannot be.
+  void to(ExecutionBackend backend) { detail::check(rt_model_to(get(), static_cast<std::int32_t>(backend))); }
+
+  static rt_lora_options lora_defaults() { return detail::defaults<rt_lora_options>(rt_lora_options_init); }
+  // Low-rank adapters: riftco/train.h says what each call does.
+  void attach_lora(const rt_lora_options& options = lora_defaults()) {
+    detail::check(rt_model_attach_lora(get(), &options));
+  }
+  void detach_lora() { detail::check(rt_model_detach_lora(get())); }
+  void merge_lora() { detail::check(rt_model_merge_lora(get())); }
+  void load_lora(std::string_view path) {
+    detail::check(rt_model_load_lora(get(), path.data(), path.size()));
+  }
+  void save_lora(std::string_view path) const {
+    detail::check(rt_model_save_lora(get(), path.data(), path.size()));
+  }
+  // What is attached; RT_INVALID_STATE where nothing is.
+  rt_lora_options lora() const {
+    rt_lora_options options{};
+    options.struct_size = sizeof options;
+    detail::check(rt_model_get_lora(get(), &options));
+    return options;
   }
 
   rt_model* get() const noexcept { return handle_.get(); }

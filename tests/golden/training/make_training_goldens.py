@@ -54,7 +54,14 @@ LLAMA = dict(
     eos_token_id=2,
 )
 GPT2 = dict(
-    vocab_size=VOCABULARY, n_positions=16, n_embd=16, n_layer=2, n_head=2, n_inner=24, bos_token_id=0, eos_token_id=0
+    vocab_size=VOCABULARY,
+    n_positions=16,
+    n_embd=16,
+    n_layer=2,
+    n_head=2,
+    n_inner=24,
+    bos_token_id=0,
+    eos_token_id=0,
 )
 DROPOUT = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 ADAPTED = {
@@ -165,7 +172,11 @@ def batch(vocabulary: int, seed: int) -> dict[str, np.ndarray]:
     ids = rng.integers(0, vocabulary, (SEQUENCES, LENGTH + 1))
     masked = ids[:, 1:].copy()
     masked[0, :5] = masked[1, 9:] = masked[2, ::2] = -1
-    return {"tokens": ids[:, :-1].astype(np.int32), "targets": ids[:, 1:].astype(np.int32), "masked": masked.astype(np.int32)}
+    return {
+        "tokens": ids[:, :-1].astype(np.int32),
+        "targets": ids[:, 1:].astype(np.int32),
+        "masked": masked.astype(np.int32),
+    }
 
 
 def loss_of(model: torch.nn.Module, tokens: np.ndarray, targets: np.ndarray) -> torch.Tensor:
@@ -174,7 +185,9 @@ def loss_of(model: torch.nn.Module, tokens: np.ndarray, targets: np.ndarray) -> 
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted, ignore_index=-1)
 
 
-def gradients(model: torch.nn.Module, tokens: np.ndarray, targets: np.ndarray) -> tuple[float, dict[str, torch.Tensor]]:
+def gradients(
+    model: torch.nn.Module, tokens: np.ndarray, targets: np.ndarray
+) -> tuple[float, dict[str, torch.Tensor]]:
     model.zero_grad()
     loss = loss_of(model, tokens, targets)
     loss.backward()
@@ -223,7 +236,9 @@ def trainable(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {n: p for n, p in model.named_parameters() if p.requires_grad}
 
 
-def save_training(path: pathlib.Path, model: torch.nn.Module, vocabulary: int, to_arrays, seed: int, **more) -> None:
+def save_training(
+    path: pathlib.Path, model: torch.nn.Module, vocabulary: int, to_arrays, seed: int, **more
+) -> None:
     model.double()
     model.eval()  # no dropout; gradients all the same
     data = batch(vocabulary, seed)
@@ -247,16 +262,23 @@ def bfloat16_folder(folder: pathlib.Path, model: PreTrainedModel) -> PreTrainedM
 
 
 def adapted(model: PreTrainedModel, seed: int, rank: int, alpha: int, targets: list[str]) -> torch.nn.Module:
-    peft = get_peft_model(model, LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0))
+    peft = get_peft_model(
+        model, LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0)
+    )
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in peft.named_parameters():
             if "lora_" in name:  # B too, so that A has a gradient
-                p.copy_(torch.randn(p.shape, generator=generator) * (0.3 if "lora_B" in name else 1 / math.sqrt(rank)))
+                p.copy_(
+                    torch.randn(p.shape, generator=generator)
+                    * (0.3 if "lora_B" in name else 1 / math.sqrt(rank))
+                )
     return peft
 
 
-def save_adapters(path: pathlib.Path, model: PreTrainedModel, seed: int, rank: int, alpha: int, targets: list[str]) -> None:
+def save_adapters(
+    path: pathlib.Path, model: PreTrainedModel, seed: int, rank: int, alpha: int, targets: list[str]
+) -> None:
     peft = adapted(model, seed, rank, alpha, targets)
     before = adapter_arrays(trainable(peft), "before.")
     save_training(path, peft, model.config.vocab_size, adapter_arrays, seed, rank=rank, alpha=alpha, **before)
@@ -264,7 +286,10 @@ def save_adapters(path: pathlib.Path, model: PreTrainedModel, seed: int, rank: i
 
 def save_rates(path: pathlib.Path) -> None:
     result = {}
-    for name, schedule in (("cosine", get_cosine_schedule_with_warmup), ("linear", get_linear_schedule_with_warmup)):
+    for name, schedule in (
+        ("cosine", get_cosine_schedule_with_warmup),
+        ("linear", get_linear_schedule_with_warmup),
+    ):
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
         scheduler = schedule(optimizer, 0, 20)
         rates = []
@@ -284,7 +309,9 @@ def main() -> None:
         read = bfloat16_folder(out / name, model)
         save_training(out / f"{name}.npz", read, VOCABULARY, arrays, seed)
         print(name)
-    llama = LlamaForCausalLM.from_pretrained(out / "llama-gqa-untied", dtype=torch.float64, attn_implementation="eager")
+    llama = LlamaForCausalLM.from_pretrained(
+        out / "llama-gqa-untied", dtype=torch.float64, attn_implementation="eager"
+    )
     save_adapters(out / "llama-gqa-untied.lora.npz", llama, 20, 3, 6, list(ADAPTED))
     gguf = pathlib.Path(__file__).resolve().parents[1] / "gguf"
     quantised = AutoModelForCausalLM.from_pretrained(
