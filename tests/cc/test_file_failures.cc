@@ -10,11 +10,13 @@
 #include <cstdarg>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "io_support.h"
 #include "model/load.h"
+#include "model/lora_file.h"
 #include "model/save.h"
 
 namespace riftco {
@@ -134,15 +136,32 @@ std::map<std::string, std::string> contents(const std::string& path) {
 
 struct Kind {
   const char* name;
-  FileFormat format;
+  std::optional<FileFormat> format;  // absent: adapters alone
+  bool is_folder = false;
 };
 class FileFailures : public testing::TestWithParam<Kind> {
  protected:
   std::string target() const { return folder_ / GetParam().name; }
-  void save() const { save_model(*model_, target(), {.format = GetParam().format}); }
+  void SetUp() override {
+    ModelChange change(*adapted_, "test");
+    attach_lora(change, {.rank = 2, .targets = kLoraGate});
+  }
+  void save() const {
+    if (!GetParam().format) return save_lora(*adapted_, target());
+    save_model(*model_, target(), {.format = *GetParam().format});
+  }
+  void load() const {
+    if (GetParam().format) {
+      load_model(target(), {.threads = 1});
+    } else {
+      ModelChange change(*model_, "test");
+      load_lora(change, target());
+      detach_lora(change);
+    }
+  }
 
   Folder folder_;
-  const std::shared_ptr<DecoderOnlyTransformer> model_ = tiny_model();
+  const std::shared_ptr<DecoderOnlyTransformer> model_ = tiny_model(), adapted_ = tiny_model();
 };
 
 TEST_P(FileFailures, SavingIsWholeOrNotAtAll) {
@@ -163,7 +182,7 @@ TEST_P(FileFailures, SavingIsWholeOrNotAtAll) {
 }
 
 TEST_P(FileFailures, AFileThatWasThereStaysWhatItWas) {
-  if (GetParam().format == FileFormat::hugging_face) return;  // a folder must be empty
+  if (GetParam().is_folder) return;  // a folder must be empty
   write_bytes(target(), "what was there");
   with_each_call(Fault::error, [&](const std::string& call) {
     SCOPED_TRACE(call);
@@ -194,21 +213,22 @@ TEST_P(FileFailures, SignalsAndShortWritesAreNotFailures) {
 TEST_P(FileFailures, LoadingAnswersAndCanBeTriedAgain) {
   save();
   const auto hit = with_each_call(Fault::error, [&](const std::string& call) {
-    const Outcome outcome = outcome_of([&] { load_model(target(), {.threads = 1}); });
+    const Outcome outcome = outcome_of([&] { load(); });
     const Status expected = plan.hit.empty() ? Status::ok : Status::input_output;
     EXPECT_EQ(int(outcome.status), int(expected)) << call << ": " << plan.hit << ": " << outcome.message;
   });
   EXPECT_EQ(hit, (std::set<std::string>{"open", "pread"}));
   for (const Fault fault : {Fault::interrupted, Fault::half})
-    with_each_call(fault, [&](const std::string& call) {
-      EXPECT_NO_THROW(load_model(target(), {.threads = 1})) << call << ": " << plan.hit;
-    });
+    with_each_call(fault,
+                   [&](const std::string& call) { EXPECT_NO_THROW(load()) << call << ": " << plan.hit; });
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, FileFailures,
                          testing::Values(Kind{"model.rift", FileFormat::rift},
                                          Kind{"model.gguf", FileFormat::gguf},
-                                         Kind{"folder", FileFormat::hugging_face}));
+                                         Kind{"folder", FileFormat::hugging_face, true},
+                                         Kind{"adapter.safetensors", std::nullopt},
+                                         Kind{"adapter", std::nullopt, true}));
 
 }  // namespace
 }  // namespace riftco
