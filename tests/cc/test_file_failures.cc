@@ -10,7 +10,6 @@
 #include <cstdarg>
 #include <functional>
 #include <map>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -18,6 +17,7 @@
 #include "model/load.h"
 #include "model/lora_file.h"
 #include "model/save.h"
+#include "train/trainer.h"
 
 namespace riftco {
 namespace {
@@ -134,34 +134,48 @@ std::map<std::string, std::string> contents(const std::string& path) {
   return files;
 }
 
+using Model = std::shared_ptr<DecoderOnlyTransformer>;
+
 struct Kind {
   const char* name;
-  std::optional<FileFormat> format;  // absent: adapters alone
+  void (*save)(const Model& model, const std::string& path);
+  void (*load)(const Model& model, const std::string& path);
   bool is_folder = false;
 };
+
+template <FileFormat format>
+void save_as(const Model& model, const std::string& path) {
+  save_model(*model, path, {.format = format});
+}
+void load_anew(const Model&, const std::string& path) { load_model(path, {.threads = 1}); }
+
+void save_adapters(const Model&, const std::string& path) {
+  const Model adapted = tiny_model();
+  {
+    ModelChange change(*adapted, "test");
+    attach_lora(change, {.rank = 2, .targets = kLoraGate});
+  }
+  save_lora(*adapted, path);
+}
+void load_adapters(const Model& model, const std::string& path) {
+  ModelChange change(*model, "test");
+  load_lora(change, path);
+  detach_lora(change);
+}
+
+void save_checkpoint(const Model& model, const std::string& path) {
+  Trainer(model, {}).save(path, "", nullptr);
+}
+void load_checkpoint(const Model& model, const std::string& path) { Trainer(model, {}).load(path, nullptr); }
+
 class FileFailures : public testing::TestWithParam<Kind> {
  protected:
   std::string target() const { return folder_ / GetParam().name; }
-  void SetUp() override {
-    ModelChange change(*adapted_, "test");
-    attach_lora(change, {.rank = 2, .targets = kLoraGate});
-  }
-  void save() const {
-    if (!GetParam().format) return save_lora(*adapted_, target());
-    save_model(*model_, target(), {.format = *GetParam().format});
-  }
-  void load() const {
-    if (GetParam().format) {
-      load_model(target(), {.threads = 1});
-    } else {
-      ModelChange change(*model_, "test");
-      load_lora(change, target());
-      detach_lora(change);
-    }
-  }
+  void save() const { GetParam().save(model_, target()); }
+  void load() const { GetParam().load(model_, target()); }
 
   Folder folder_;
-  const std::shared_ptr<DecoderOnlyTransformer> model_ = tiny_model(), adapted_ = tiny_model();
+  const Model model_ = tiny_model();
 };
 
 TEST_P(FileFailures, SavingIsWholeOrNotAtAll) {
@@ -224,11 +238,12 @@ TEST_P(FileFailures, LoadingAnswersAndCanBeTriedAgain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, FileFailures,
-                         testing::Values(Kind{"model.rift", FileFormat::rift},
-                                         Kind{"model.gguf", FileFormat::gguf},
-                                         Kind{"folder", FileFormat::hugging_face, true},
-                                         Kind{"adapter.safetensors", std::nullopt},
-                                         Kind{"adapter", std::nullopt, true}));
+                         testing::Values(Kind{"model.rift", save_as<FileFormat::rift>, load_anew},
+                                         Kind{"model.gguf", save_as<FileFormat::gguf>, load_anew},
+                                         Kind{"folder", save_as<FileFormat::hugging_face>, load_anew, true},
+                                         Kind{"adapter.safetensors", save_adapters, load_adapters},
+                                         Kind{"adapter", save_adapters, load_adapters, true},
+                                         Kind{"a.checkpoint", save_checkpoint, load_checkpoint}));
 
 }  // namespace
 }  // namespace riftco
