@@ -8,7 +8,7 @@ CPP_FILES = $(shell git ls-files -co --exclude-standard -- '*.h' '*.hpp' '*.c' '
 MODEL ?= smollm2-135m
 PROMPT ?= The capital of France is
 
-.PHONY: help setup setup-test build build-test demo test check lint sanitize threads fuzz neon oracle bench format clean
+.PHONY: help setup setup-test build build-test demo pipeline test check lint sanitize threads fuzz neon oracle bench format clean
 
 help: ## print the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -28,6 +28,9 @@ build-test: setup-test
 demo: build ## fetch a real model (98 MB) and answer with it
 	@riftco pull $(MODEL)
 	riftco generate $(MODEL) "$(PROMPT)" --max-new-tokens 32 --temperature 0
+
+pipeline: build ## make a tiny model in all stages from the Python library's own documentation: results/stages/*.rift
+	python scripts/pipeline.py results/stages
 
 test: build-test ## build once and run every test: C++, Python, examples, ABI
 	meson test -C build --no-rebuild --print-errorlogs

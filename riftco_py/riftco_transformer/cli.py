@@ -19,6 +19,7 @@ from rich.console import Console
 from . import __version__, hub
 from .artifacts import ModelBundle
 from .command_options import (
+    AdapterOption,
     FrequencyPenaltyOption,
     JsonOption,
     MinNewTokensOption,
@@ -41,6 +42,7 @@ from .serving import GenerationResult, GenerationStats, TextGenerator
 from .text_commands import chat, tokenizer_app
 from .token_view import token_rows
 from .tokenizer import Tokenizer
+from .training_commands import evaluate, finetune, train
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -69,6 +71,9 @@ class CacheType(str, Enum):
     bf16 = "bf16"
 
 
+app.command()(train)
+app.command()(finetune)
+app.command()(evaluate)
 app.command()(chat)
 app.command()(convert)
 app.command()(ls)
@@ -89,7 +94,7 @@ def riftco(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Load a language model, look into it, generate text with it."""
+    """Load a language model, look into it, generate text with it, train it."""
     if context.invoked_subcommand is None:
         write(context.get_help() + "\n")
 
@@ -127,6 +132,7 @@ def generate_command(
     ] = False,
     backend: Annotated[Backend, typer.Option(help="Where to run.")] = Backend.cpu,
     threads: ThreadsOption = 0,
+    adapter: AdapterOption = None,
     cache: Annotated[Cache, typer.Option(help="Kind of key/value cache.")] = Cache.paged,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens per page of a paged cache.")] = 16,
     cache_type: Annotated[
@@ -139,6 +145,8 @@ def generate_command(
     text = _argument(prompt) if prompt != "-" else sys.stdin.buffer.read().removesuffix(b"\n")
     streaming = sys.stdout.isatty() and not as_json
     with ModelBundle.load(resolve(model)).instantiate(backend.value, threads) as runtime:
+        if adapter is not None:
+            runtime.model.load_lora(os.fsencode(adapter))
         generator = TextGenerator(
             runtime.model,
             kv_cache=cache.value,

@@ -17,6 +17,10 @@ ModelArgument = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
+AdapterOption = Annotated[
+    str | None,
+    typer.Option("--adapter", metavar="PATH", help="Low-rank adapters: a folder (PEFT's), or .safetensors."),
+]
 ThreadsOption = Annotated[int, typer.Option(min=0, help="0: the CPUs that the process may use.")]
 
 # --- how tokens are chosen: names and meanings of `GenerationOptions` ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,7 @@ from rich.progress import Progress
 from .artifacts import ModelBundle
 from .chat import ChatSession, ChatTerminal
 from .command_options import (
+    AdapterOption,
     FrequencyPenaltyOption,
     JsonOption,
     MinNewTokensOption,
@@ -58,6 +60,7 @@ def chat(
     frequency_penalty: FrequencyPenaltyOption = 0.0,
     penalty_window: PenaltyWindowOption = 0,
     threads: ThreadsOption = 0,
+    adapter: AdapterOption = None,
 ) -> int:
     """Talk with a model, by its own chat template: answers on stdout, all else on stderr.
 
@@ -76,11 +79,11 @@ def chat(
         "frequency_penalty": frequency_penalty,
         "penalty_window": penalty_window,
     }
-    with (
-        ModelBundle.load(resolve(model)).instantiate("cpu", threads) as runtime,
-        ChatSession(runtime.model, system=system) as session,
-    ):
-        return ChatTerminal(session, write, note, options).run()
+    with ModelBundle.load(resolve(model)).instantiate("cpu", threads) as runtime:
+        if adapter is not None:
+            runtime.model.load_lora(os.fsencode(adapter))
+        with ChatSession(runtime.model, system=system) as session:
+            return ChatTerminal(session, write, note, options).run()
 
 
 @tokenizer_app.callback()

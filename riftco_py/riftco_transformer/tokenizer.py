@@ -17,6 +17,7 @@ from ._native import (
     Handle,
     Path,
     Text,
+    TokenArray,
     Tokens,
     check,
     choice,
@@ -183,6 +184,18 @@ class Tokenizer(Handle):
         `InvalidArgumentError` instead of being left out. plain_ranges: [begin, end) of the text's bytes, in
         order, where parse_special finds nothing.
         """
+        ids: list[int] = self._encode(text, add_special, parse_special, strict, plain_ranges).tolist()
+        return ids
+
+    def _encode(
+        self,
+        text: Text,
+        add_special: bool = False,
+        parse_special: bool = False,
+        strict: bool = False,
+        plain_ranges: Iterable[tuple[int, int]] = (),
+    ) -> TokenArray:
+        """As `encode`, without a list of integers for a text of millions."""
         data = text_bytes(text, "text")
         cancel = CancelFlag()
         settings = options("rt_encode_options")
@@ -197,7 +210,7 @@ class Tokenizer(Handle):
         native = self._pointer()
         required = ffi.new("uint64_t *")
 
-        def call() -> list[int]:
+        def call() -> TokenArray:
             capacity = len(data) + 16  # a token is at least a byte, but for those around the prompt
             while True:
                 tokens = np.empty(capacity, dtype=np.uint32)
@@ -206,8 +219,7 @@ class Tokenizer(Handle):
                 )
                 if status != lib.RT_BUFFER_TOO_SMALL:
                     check(status)
-                    ids: list[int] = tokens[: required[0]].tolist()
-                    return ids
+                    return tokens[: required[0]]
                 capacity = required[0]
 
         # Short texts are done before a thread could be told of them.

@@ -48,14 +48,31 @@ def test_package_snippet(
     assert len(capsys.readouterr().out) > 1
 
 
+def python_blocks(page: str) -> list[str]:
+    text = (Path(__file__).parents[2] / page).read_text("utf-8")
+    return [part.split("```")[0] for part in text.split("```python\n")[1:]]
+
+
 def test_readme_snippet(
     rift_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The Python of the README, with a model that can be written as GGUF."""
-    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
-    snippet = readme.split("```python\n")[1].split("```")[0]
     shutil.copy(Path(__file__).parent.parent / "golden/gguf/llama-q8_0-tied.gguf", tmp_path / "model.gguf")
     monkeypatch.chdir(tmp_path)
-    exec(snippet, {})
+    names: dict[str, object] = {}
+    for snippet in python_blocks("README.md"):
+        exec(snippet, names)
     assert len(capsys.readouterr().out) > 1
     assert (tmp_path / "copy.gguf").read_bytes()[:4] == b"GGUF"
+    assert (tmp_path / "adapter" / "adapter_config.json").exists()
+
+
+def test_training_snippets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "corpus.txt").write_text("Once upon a time there was a lamp. " * 50)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for snippet in python_blocks("docs/training.md"):
+        exec(snippet, names)
+    assert len(capsys.readouterr().out.splitlines()) >= 13
