@@ -30,9 +30,9 @@ class Layout {
 
 }  // namespace
 
-StepArena::StepArena(const Device& device, const StepModel& m, uint32_t context_tokens, uint32_t workers,
-                     std::shared_ptr<MemoryAccount> account)
-    : longest_context(context_tokens), adapter_rank(m.adapter_rank) {
+StepArena::StepArena(const Device& device, const StepModel& m, uint32_t context_tokens, uint32_t rank,
+                     uint32_t workers, std::shared_ptr<MemoryAccount> account)
+    : longest_context(context_tokens), adapter_rank(rank) {
   const KernelTable& kernels = *device.kernels;
   constexpr size_t rows = kMaxBlockRows;
   constexpr uint32_t kinds = kOperandFloat | kOperandInt8;
@@ -57,9 +57,9 @@ StepArena::StepArena(const Device& device, const StepModel& m, uint32_t context_
     layout.place(cos_sin, rows * 2 * m.inverse_frequencies.size());
     layout.place(operand, kernels.operand_bytes(rows, bound, kinds));
     layout.place(private_operands, workers * private_operand_bytes);
-    for (float*& rows_of_one : adapted) layout.place(rows_of_one, rows * m.adapter_rank);
+    for (float*& rows_of_one : adapted) layout.place(rows_of_one, rows * rank);
     for (std::byte*& packed : adapter_operand)
-      layout.place(packed, kernels.operand_bytes(rows, m.adapter_rank, kOperandFloat));
+      layout.place(packed, kernels.operand_bytes(rows, rank, kOperandFloat));
     layout.place(partials, partial_slots * kernels.attention_slot_floats(m.head_width));
     layout.place(scratch, workers * scratch_bytes);
     layout.place(tokens, rows);
@@ -81,7 +81,8 @@ StepArena::StepArena(const Device& device, const StepModel& m, uint32_t context_
 void StepWorkspace::reserve(const StepModel& model, uint32_t longest_context, uint32_t workers) {
   {
     std::lock_guard lock(mutex_);
-    const bool ready = arenas_ > 0 && longest_context <= longest_context_;
+    const bool ready =
+        arenas_ > 0 && longest_context <= longest_context_ && model.adapter_rank <= adapter_rank_;
     longest_context_ = std::max(longest_context_, longest_context);
     if (ready) return;
   }
@@ -90,10 +91,11 @@ void StepWorkspace::reserve(const StepModel& model, uint32_t longest_context, ui
 
 StepWorkspace::Lease StepWorkspace::borrow(const StepModel& model, uint32_t workers) {
   std::unique_ptr<StepArena> arena;
-  uint32_t context;
+  uint32_t context, rank;
   {
     std::lock_guard lock(mutex_);
     context = longest_context_;
+    rank = adapter_rank_ = std::max(adapter_rank_, model.adapter_rank);
     if (free_.empty()) {
       free_.reserve(arenas_ + 1);  // so that giving back cannot fail
       arenas_++;
@@ -102,9 +104,9 @@ StepWorkspace::Lease StepWorkspace::borrow(const StepModel& model, uint32_t work
       free_.pop_back();
     }
   }
-  if (!arena || arena->longest_context < context || arena->adapter_rank < model.adapter_rank) {
+  if (!arena || arena->longest_context < context || arena->adapter_rank < rank) {
     try {
-      arena = std::make_unique<StepArena>(device_, model, context, workers, account_);
+      arena = std::make_unique<StepArena>(device_, model, context, rank, workers, account_);
     } catch (...) {
       std::lock_guard lock(mutex_);
       if (arena) {

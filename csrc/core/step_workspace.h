@@ -16,7 +16,8 @@ struct StepArena {
     uint32_t first_unit, segments;
   };
 
-  StepArena(const Device& device, const StepModel& model, uint32_t context, uint32_t workers,
+  // For contexts up to `context` tokens and adapters of ranks up to `rank`.
+  StepArena(const Device& device, const StepModel& model, uint32_t context, uint32_t rank, uint32_t workers,
             std::shared_ptr<MemoryAccount> account);
 
   std::byte* private_operand(uint32_t worker) const noexcept {
@@ -52,8 +53,8 @@ class StepWorkspace {
   StepWorkspace(const Device& device, std::shared_ptr<MemoryAccount> account)
       : device_(device), account_(std::move(account)) {}
 
-  // Makes sure that there is an arena, and that all are large enough for this context from their next use on. An arena that
-  // is too small for the adapters of a model is made anew when it is borrowed.
+  // Makes sure that there is an arena, and that all are large enough for this context and the model's adapters from their
+  // next use on.
   void reserve(const StepModel& model, uint32_t longest_context, uint32_t workers);
 
   // Gives its arena back at the end of its scope.
@@ -79,6 +80,7 @@ class StepWorkspace {
   std::shared_ptr<MemoryAccount> account_;
   std::mutex mutex_;
   uint32_t longest_context_ = 1;                  // guarded by mutex_
+  uint32_t adapter_rank_ = 0;                     // the largest so far; guarded by mutex_
   size_t arenas_ = 0;                             // in being, lent ones included; guarded by mutex_
   std::vector<std::unique_ptr<StepArena>> free_;  // capacity for all of them; guarded by mutex_
 };

@@ -8,15 +8,16 @@
 namespace riftco {
 namespace {
 
-// Calls fn(matrix of outputs [first, first + count) as f32 or 16-bit floats, first) for chunks of a matrix without its adapter;
-// a float matrix is one chunk.
+PackedMatrix without_adapter(PackedMatrix m) {
+  m.adapter = nullptr;
+  return m;
+}
+
+// Calls fn(matrix of outputs [first, first + count) as f32, first) for chunks of a matrix without its adapter; an f32 matrix is
+// one chunk.
 template <class Fn>
 void for_each_float_chunk(const TrainingContext& c, const PackedMatrix& m, Fn fn) {
-  if (!is_quantised(m.type)) {
-    PackedMatrix whole = m;
-    whole.adapter = nullptr;
-    return fn(whole, 0u);
-  }
+  if (m.type == DType::f32) return fn(without_adapter(m), 0u);
   const size_t row = row_bytes(m.type, m.inputs);
   for (uint32_t first = 0; first < m.outputs; first += kChunkOutputs) {
     const uint32_t count = std::min(kChunkOutputs, m.outputs - first);
@@ -122,9 +123,13 @@ Operand pack_rows(const TrainingContext& c, const float* x, uint32_t rows, uint3
 
 void linear_forward(const TrainingContext& c, const PackedMatrix& m, const Operand& x, float* y,
                     bool accumulate) {
-  for_each_float_chunk(c, m, [&](const PackedMatrix& floats, uint32_t first) {
-    multiply(c, floats, x, y + first, m.outputs, accumulate);
-  });
+  if (is_quantised(m.type)) {
+    for_each_float_chunk(c, m, [&](const PackedMatrix& floats, uint32_t first) {
+      multiply(c, floats, x, y + first, m.outputs, accumulate);
+    });
+  } else {
+    multiply(c, without_adapter(m), x, y, m.outputs, accumulate);
+  }
   if (!m.adapter) return;
   const float* low = low_rank(c, *m.adapter, x);
   const Operand operand{c.transposed, x.rows, m.adapter->a.outputs, kOperandFloat};

@@ -33,11 +33,11 @@ class Cutter {
 
 uint32_t widest_input(const StepModel& m) { return std::max({m.width, m.mlp_width, m.heads * m.head_width}); }
 
-bool has_quantised(const StepModel& m) {
-  bool any = is_quantised(m.head.type);
+bool has_narrow(const StepModel& m) {  // matrices that are not f32
+  bool any = m.head.type != DType::f32;
   for (const LayerWeights& l : m.layers)
     for (const PackedMatrix* matrix : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down})
-      any = any || is_quantised(matrix->type);
+      any = any || matrix->type != DType::f32;
   return any;
 }
 
@@ -115,7 +115,7 @@ class Planner {
     c_.operand =
         bytes(c_.kernels.operand_bytes(rows, std::max({widest, kChunkOutputs, rank}), kOperandFloat));
     c_.transposed = bytes(c_.kernels.operand_bytes(std::max(widest, rank), rows, kOperandFloat));
-    if (has_quantised(m_)) {
+    if (has_narrow(m_)) {
       c_.chunk = bytes(c_.kernels.packed_bytes(DType::f32, kChunkOutputs, widest));
       c_.file_rows = bytes(size_t(c_.threads.threads()) * widest * sizeof(float));
     }

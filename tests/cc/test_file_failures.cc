@@ -15,7 +15,9 @@
 
 #include "io_support.h"
 #include "model/load.h"
+#include "model/lora_file.h"
 #include "model/save.h"
+#include "train/trainer.h"
 
 namespace riftco {
 namespace {
@@ -132,17 +134,48 @@ std::map<std::string, std::string> contents(const std::string& path) {
   return files;
 }
 
+using Model = std::shared_ptr<DecoderOnlyTransformer>;
+
 struct Kind {
   const char* name;
-  FileFormat format;
+  void (*save)(const Model& model, const std::string& path);
+  void (*load)(const Model& model, const std::string& path);
+  bool is_folder = false;
 };
+
+template <FileFormat format>
+void save_as(const Model& model, const std::string& path) {
+  save_model(*model, path, {.format = format});
+}
+void load_anew(const Model&, const std::string& path) { load_model(path, {.threads = 1}); }
+
+void save_adapters(const Model&, const std::string& path) {
+  const Model adapted = tiny_model();
+  {
+    ModelChange change(*adapted, "test");
+    attach_lora(change, {.rank = 2, .targets = kLoraGate});
+  }
+  save_lora(*adapted, path);
+}
+void load_adapters(const Model& model, const std::string& path) {
+  ModelChange change(*model, "test");
+  load_lora(change, path);
+  detach_lora(change);
+}
+
+void save_checkpoint(const Model& model, const std::string& path) {
+  Trainer(model, {}).save(path, "", nullptr);
+}
+void load_checkpoint(const Model& model, const std::string& path) { Trainer(model, {}).load(path, nullptr); }
+
 class FileFailures : public testing::TestWithParam<Kind> {
  protected:
   std::string target() const { return folder_ / GetParam().name; }
-  void save() const { save_model(*model_, target(), {.format = GetParam().format}); }
+  void save() const { GetParam().save(model_, target()); }
+  void load() const { GetParam().load(model_, target()); }
 
   Folder folder_;
-  const std::shared_ptr<DecoderOnlyTransformer> model_ = tiny_model();
+  const Model model_ = tiny_model();
 };
 
 TEST_P(FileFailures, SavingIsWholeOrNotAtAll) {
@@ -163,7 +196,7 @@ TEST_P(FileFailures, SavingIsWholeOrNotAtAll) {
 }
 
 TEST_P(FileFailures, AFileThatWasThereStaysWhatItWas) {
-  if (GetParam().format == FileFormat::hugging_face) return;  // a folder must be empty
+  if (GetParam().is_folder) return;  // a folder must be empty
   write_bytes(target(), "what was there");
   with_each_call(Fault::error, [&](const std::string& call) {
     SCOPED_TRACE(call);
@@ -194,21 +227,23 @@ TEST_P(FileFailures, SignalsAndShortWritesAreNotFailures) {
 TEST_P(FileFailures, LoadingAnswersAndCanBeTriedAgain) {
   save();
   const auto hit = with_each_call(Fault::error, [&](const std::string& call) {
-    const Outcome outcome = outcome_of([&] { load_model(target(), {.threads = 1}); });
+    const Outcome outcome = outcome_of([&] { load(); });
     const Status expected = plan.hit.empty() ? Status::ok : Status::input_output;
     EXPECT_EQ(int(outcome.status), int(expected)) << call << ": " << plan.hit << ": " << outcome.message;
   });
   EXPECT_EQ(hit, (std::set<std::string>{"open", "pread"}));
   for (const Fault fault : {Fault::interrupted, Fault::half})
-    with_each_call(fault, [&](const std::string& call) {
-      EXPECT_NO_THROW(load_model(target(), {.threads = 1})) << call << ": " << plan.hit;
-    });
+    with_each_call(fault,
+                   [&](const std::string& call) { EXPECT_NO_THROW(load()) << call << ": " << plan.hit; });
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, FileFailures,
-                         testing::Values(Kind{"model.rift", FileFormat::rift},
-                                         Kind{"model.gguf", FileFormat::gguf},
-                                         Kind{"folder", FileFormat::hugging_face}));
+                         testing::Values(Kind{"model.rift", save_as<FileFormat::rift>, load_anew},
+                                         Kind{"model.gguf", save_as<FileFormat::gguf>, load_anew},
+                                         Kind{"folder", save_as<FileFormat::hugging_face>, load_anew, true},
+                                         Kind{"adapter.safetensors", save_adapters, load_adapters},
+                                         Kind{"adapter", save_adapters, load_adapters, true},
+                                         Kind{"a.checkpoint", save_checkpoint, load_checkpoint}));
 
 }  // namespace
 }  // namespace riftco

@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <set>
+#include <thread>
 
 #include "model/lora.h"
 #include "model/save.h"
@@ -398,6 +400,60 @@ TEST(ModelChange, LiveSessionsHoldOffEveryChange) {
   generator.start_tokens(std::vector<uint32_t>{1, 2}, {});
   generator.drop_running();
   attach(*model, {.rank = 2});
+}
+
+TEST(ModelChange, StepsAllocateNothingOnceASessionIsMade) {
+  const auto model = test::random_model(test::tiny_config(), DType::f32);
+  const std::vector<uint32_t> tokens = {1, 2, 3};
+  Floats logits(64);
+  DecodeSession(model, {}).prefill(tokens, logits);
+  for (const uint32_t rank : {3u, 32u}) {
+    attach(*model, {.rank = rank, .targets = kLoraQ | kLoraUp});
+    {
+      const auto factory = make_kv_cache_factory(*model, {.page_count = 1});
+      DecodeSession first(model, {.factory = factory});
+      const uint64_t buffers = buffer_allocations();
+      first.prefill(tokens, logits);
+      EXPECT_EQ(buffer_allocations(), buffers + 1) << "only the page";
+    }
+    detach(*model);
+  }
+}
+
+TEST(ModelChange, ThreadsThatServeAndChangeNeverMix) {
+  const auto model = test::random_model(test::tiny_config(), DType::f32, {.threads = 2});
+  const std::vector<uint32_t> tokens = {1, 2, 3};
+  const auto row = [&] {
+    Floats logits(64);
+    DecodeSession(model, {}).prefill(tokens, logits);
+    return logits;
+  };
+  const LoraOptions options{.rank = 2, .targets = kLoraO | kLoraDown};
+  const Floats without = row();
+  test::attach_random_lora(*model, options);
+  const Floats with = row();
+  std::atomic<bool> done{false};
+  std::thread changer([&] {  // whenever no session is alive
+    for (int changes = 0; changes < 20;) {
+      const auto failure = failure_of([&] {
+        if (changes % 2 == 0) {
+          detach(*model);
+        } else {
+          test::attach_random_lora(*model, options);
+        }
+      });
+      EXPECT_TRUE(failure.status == Status::ok || failure.status == Status::invalid_state) << failure.message;
+      if (failure.status == Status::ok) ++changes;
+    }
+    done = true;
+  });
+  while (!done) {
+    const Floats now = row();
+    EXPECT_TRUE(now == with || now == without);
+    std::this_thread::yield();
+  }
+  changer.join();
+  EXPECT_EQ(row(), with);
 }
 
 TEST(ModelChange, GeneratorsForgetWhatAnotherEpochComputed) {

@@ -46,15 +46,19 @@ struct Data {
 struct Kind {
   const char* name;
   ModelConfig config;
-  bool adapters;
+  uint32_t lora_targets = 0;  // 0: all parameters are trained
+  DType type = DType::f32;
 };
-const Kind kKinds[] = {{"gpt2", gpt2(), false}, {"llama", llama(), false}, {"lora", llama(), true}};
+const Kind kKinds[] = {{"gpt2", gpt2()},
+                       {"llama", llama()},
+                       {"lora", llama(), 127, DType::q8_0},
+                       {"lora16", gpt2(), 255 - kLoraGate, DType::bf16}};
 
 Model make(const Kind& kind, const test::ModelOptions& options = {}) {
-  const DType type = kind.adapters ? DType::q8_0 : DType::f32;
-  Model model = test::random_model(kind.config, type, options);
-  if (kind.adapters)
-    test::attach_random_lora(*model, {.rank = 3, .targets = 127, .alpha = 6, .seed = options.seed});
+  Model model = test::random_model(kind.config, kind.type, options);
+  if (kind.lora_targets)
+    test::attach_random_lora(*model,
+                             {.rank = 3, .targets = kind.lora_targets, .alpha = 6, .seed = options.seed});
   return model;
 }
 
@@ -114,8 +118,9 @@ TEST_P(TrainerTest, GradientsAreTheSlopesOfTheLoss) {
     const Values before = values_of(*model);
     trainer.step(data.batch());
     EXPECT_EQ(values_of(*model), before) << "a rate of 0 changes nothing";
-    const ParameterStore& trained =
-        kind().adapters ? model->lora()->parameters() : static_cast<const ParameterStore&>(model->weights());
+    const ParameterStore& trained = kind().lora_targets
+                                        ? model->lora()->parameters()
+                                        : static_cast<const ParameterStore&>(model->weights());
     std::vector<Values> gradients;
     for (const ParameterInfo& p : trained.parameters()) gradients.push_back(gradient(trainer, p.name));
     for (size_t i = 0; i < gradients.size(); i++) {

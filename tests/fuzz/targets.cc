@@ -21,6 +21,7 @@
 #include "serve/session_file.h"
 #include "text/stream_decoder.h"
 #include "text/tokenizer.h"
+#include "train/trainer.h"
 
 namespace riftco {
 namespace {
@@ -90,6 +91,7 @@ void fuzz_tokenizer(Bytes bytes) {
   expect_answer([&] { use_tokenizer(tokenizer_from_json(text_of(bytes), "riftco.tokenizer")); });
 }
 
+// A session's file names its model by fingerprint, a checkpoint's by config: always the same ones.
 std::shared_ptr<DecoderOnlyTransformer> tiny_model(PositionKind position) {
   ModelConfig config;
   config.vocabulary_size = 16;
@@ -105,13 +107,18 @@ std::shared_ptr<DecoderOnlyTransformer> tiny_model(PositionKind position) {
   return create_model(config, nullptr, 0, {.threads = 1});
 }
 
-void fuzz_session(Bytes bytes) {
-  // A session's file names its model by fingerprint: always the same one.
-  static const std::shared_ptr<DecoderOnlyTransformer> model = tiny_model(PositionKind::learned);
-  const Descriptor file(::memfd_create("session", MFD_CLOEXEC));
+// Calls use(path) with a file of these bytes.
+template <class Use>
+void with_file(Bytes bytes, Use use) {
+  const Descriptor file(::memfd_create("fuzz", MFD_CLOEXEC));
   if (::pwrite(file.get(), bytes.data(), bytes.size(), 0) != ssize_t(bytes.size())) return;
-  expect_answer([&] {
-    const auto session = load_session(model, {}, kKernelContract, format("/proc/self/fd/%d", file.get()));
+  expect_answer([&] { use(format("/proc/self/fd/%d", file.get())); });
+}
+
+void fuzz_session(Bytes bytes) {
+  static const std::shared_ptr<DecoderOnlyTransformer> model = tiny_model(PositionKind::learned);
+  with_file(bytes, [&](const std::string& path) {
+    const auto session = load_session(model, {}, kKernelContract, path);
     float logits[16];
     session->step(0, logits);
   });
@@ -135,10 +142,21 @@ void fuzz_adapters(Bytes bytes) {
     });
 }
 
+void fuzz_checkpoint(Bytes bytes) {
+  static Trainer trainer(tiny_model(PositionKind::learned), {});
+  with_file(bytes, [&](const std::string& path) {
+    checkpoint_state(path);
+    trainer.load(path, nullptr);
+    static constexpr uint32_t kTokens[] = {1, 2};
+    trainer.step({kTokens, kTokens, 1, 2});
+  });
+}
+
 constexpr FuzzTarget kTargets[] = {
-    {"adapters", fuzz_adapters},   {"config", fuzz_config},           {"gguf", fuzz_gguf},
-    {"rift", fuzz_rift},           {"safetensors", fuzz_safetensors}, {"session", fuzz_session},
-    {"tokenizer", fuzz_tokenizer},
+    {"adapters", fuzz_adapters}, {"checkpoint", fuzz_checkpoint},
+    {"config", fuzz_config},     {"gguf", fuzz_gguf},
+    {"rift", fuzz_rift},         {"safetensors", fuzz_safetensors},
+    {"session", fuzz_session},   {"tokenizer", fuzz_tokenizer},
 };
 
 }  // namespace

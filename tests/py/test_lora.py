@@ -17,6 +17,7 @@ from riftco_transformer.errors import (
     InvalidArgumentError,
     InvalidStateError,
     NonFiniteError,
+    OutOfMemoryError,
     OutOfRangeError,
     UnsupportedError,
 )
@@ -87,6 +88,16 @@ def test_options_that_do_not_fit_are_refused(model: Model) -> None:
     model.attach_lora()
     with pytest.raises(InvalidStateError, match="already"):
         model.attach_lora()
+
+
+def test_adapters_count_against_the_memory_limit() -> None:
+    with Model.create(CONFIG) as free:
+        limit = free.info.weight_bytes + 20000
+    with Model.create(CONFIG, memory_limit=limit) as model:
+        with pytest.raises(OutOfMemoryError, match="adapters"):
+            model.attach_lora(rank=32, targets=("q", "k", "v", "o"))
+        assert model.lora is None
+        model.attach_lora(rank=1)
 
 
 def test_writing_parameters(model: Model) -> None:

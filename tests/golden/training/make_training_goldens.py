@@ -13,7 +13,6 @@ import pathlib
 import sys
 
 import numpy as np
-import safetensors.torch
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import (
@@ -293,7 +292,7 @@ def save_rates(path: pathlib.Path) -> None:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
         scheduler = schedule(optimizer, 0, 20)
         rates = []
-        for _ in range(25):
+        for _ in range(21):
             rates.append(scheduler.get_last_lr()[0])
             optimizer.step()
             scheduler.step()
