@@ -36,7 +36,7 @@ void check_format_version(const SafetensorsReader& reader, const char* key, cons
   const std::string_view text = required_entry(reader, key, what);
   const size_t dot = text.find('.');
   uint64_t major = 0, minor = 0;
-  if (dot == text.npos || !read_number(text.substr(0, dot), major) || major == 0 ||
+  if (dot == text.npos || !read_number(text.substr(0, dot), major) || major == 0 || major > UINT32_MAX ||
       !read_number(text.substr(dot + 1), minor))
     fail(Status::corrupt_data, "%s: %s is %s, not a version", reader.file().path().c_str(), key,
          shown(text).c_str());

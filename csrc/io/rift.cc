@@ -1,10 +1,9 @@
 #include "io/rift.h"
 
-#include <charconv>
-
 #include "base/error.h"
 #include "base/json.h"
 #include "io/checksum.h"
+#include "io/metadata.h"
 #include "io/table.h"
 
 namespace riftco {
@@ -12,34 +11,13 @@ namespace riftco {
 namespace {
 
 constexpr char kFormat[] = "riftco.format", kConfig[] = "riftco.config", kTokenizer[] = "riftco.tokenizer",
-               kStage[] = "riftco.stage", kParent[] = "riftco.parent", kTypes[] = "riftco.types";
+               kStage[] = "riftco.stage", kParent[] = "riftco.parent", kTypes[] = "riftco.types",
+               kWhat[] = "a .rift file";
 constexpr unsigned kMajor = 1, kMinor = 0;
-
-const std::string& require(const SafetensorsReader& reader, const char* key) {
-  const auto found = reader.metadata().find(std::string_view(key));
-  if (found == reader.metadata().end())
-    fail(Status::corrupt_data, "%s: not a .rift file: its metadata lacks %s", reader.file().path().c_str(),
-         key);
-  return found->second;
-}
 
 std::string optional(const SafetensorsReader& reader, const char* key) {
   const auto found = reader.metadata().find(std::string_view(key));
   return found == reader.metadata().end() ? "" : found->second;
-}
-
-void check_format(const SafetensorsReader& reader) {
-  const std::string& text = require(reader, kFormat);
-  unsigned major = 0, minor = 0;
-  const char* end = text.data() + text.size();
-  const auto [dot, error] = std::from_chars(text.data(), end, major);
-  const bool has_dot = error == std::errc() && dot != end && *dot == '.';
-  if (!has_dot || std::from_chars(dot + 1, end, minor).ptr != end || dot + 1 == end || major == 0)
-    fail(Status::corrupt_data, "%s: %s is %s, not a version", reader.file().path().c_str(), kFormat,
-         shown(text).c_str());
-  if (major > kMajor)
-    fail(Status::version_mismatch, "%s: format %u.%u; this library reads up to format %u",
-         reader.file().path().c_str(), major, minor, kMajor);
 }
 
 // The quantised type called `name`.
@@ -103,13 +81,13 @@ SafetensorsMetadata stored(const RiftMetadata& metadata, const std::vector<RiftT
 }  // namespace
 
 RiftReader::RiftReader(std::shared_ptr<const File> file, Progress* progress) : reader_(std::move(file)) {
-  check_format(reader_);
+  check_format_version(reader_, kFormat, kWhat, kMajor);
   Progress unheard("loading a .rift file");
   Progress& heard = progress ? *progress : unheard;
   heard.begin(2 * (reader_.file().size() - reader_.data_offset()));
   check_file_checksum(reader_, heard);
-  metadata_ = {require(reader_, kConfig), optional(reader_, kTokenizer), optional(reader_, kStage),
-               optional(reader_, kParent)};
+  metadata_ = {required_entry(reader_, kConfig, kWhat), optional(reader_, kTokenizer),
+               optional(reader_, kStage), optional(reader_, kParent)};
 
   const std::string where = this->file().path() + ": " + kTypes, text = optional(reader_, kTypes);
   const nlohmann::json types = text.empty() ? nlohmann::json::object() : parse_json(text, where);

@@ -1,12 +1,12 @@
 #include "serve/session_file.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <vector>
 
 #include "base/error.h"
 #include "io/checksum.h"
+#include "io/metadata.h"
 #include "io/safetensors.h"
 #include "io/table.h"
 
@@ -14,7 +14,7 @@ namespace riftco {
 namespace {
 
 constexpr char kFormat[] = "riftco.session", kModel[] = "riftco.model",
-               kContract[] = "riftco.kernel_contract";
+               kContract[] = "riftco.kernel_contract", kWhat[] = "a saved session";
 constexpr uint32_t kMajor = 1, kMinor = 0;
 constexpr const char* kTypes[] = {"F32", "F16", "BF16"};
 
@@ -50,41 +50,19 @@ uint32_t piece_tokens(const KvGeometry& g) {
   return uint32_t(std::clamp<uint64_t>((uint64_t(1) << 16) / width, 1, kMaxBlockRows));
 }
 
-const std::string& require(const SafetensorsReader& reader, const char* key) {
-  const auto found = reader.metadata().find(std::string_view(key));
-  if (found == reader.metadata().end())
-    fail(Status::corrupt_data, "%s: not a saved session: its metadata lacks %s", reader.file().path().c_str(),
-         key);
-  return found->second;
-}
-
-uint32_t number(std::string_view text, const char* key, const std::string& path) {
-  uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    fail(Status::corrupt_data, "%s: %s is %s, not a number", path.c_str(), key, shown(text).c_str());
-  return value;
-}
-
 // Everything but the tensors.
 void check_metadata(const SafetensorsReader& reader, const DecoderOnlyTransformer& model, uint32_t contract,
                     const CancelFlag* cancel) {
   const std::string& path = reader.file().path();
-  const std::string_view version = require(reader, kFormat);
-  const size_t dot = std::min(version.find('.'), version.size());
-  const uint32_t major = number(version.substr(0, dot), kFormat, path);
-  number(version.substr(std::min(dot + 1, version.size())), kFormat, path);
-  if (major != kMajor)
-    fail(Status::version_mismatch, "%s: session format %u; this library reads format %u", path.c_str(), major,
-         kMajor);
+  check_format_version(reader, kFormat, kWhat, kMajor);
   Progress progress("loading a session", cancel);
   check_file_checksum(reader, progress);
-  const uint32_t found = number(require(reader, kContract), kContract, path);
+  const uint64_t found = number_entry(reader, kContract, kWhat, UINT32_MAX);
   if (found != contract)
     fail(Status::version_mismatch,
-         "%s: saved under kernel contract %u; this library's %u computes other bits", path.c_str(), found,
-         contract);
-  if (const std::string& saved = require(reader, kModel); saved != model.fingerprint())
+         "%s: saved under kernel contract %llu; this library's %u computes other bits", path.c_str(),
+         Count(found), contract);
+  if (const std::string& saved = required_entry(reader, kModel, kWhat); saved != model.fingerprint())
     fail(Status::invalid_argument, "%s: saved from another model: its fingerprint is %s, this model's %s",
          path.c_str(), shown(saved).c_str(), model.fingerprint().c_str());
 }

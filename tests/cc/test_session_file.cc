@@ -128,7 +128,7 @@ TEST_F(SessionFile, WhatDoesNotFitIsRefusedWithTheReason) {
   EXPECT_EQ(after([](Parts&) {}).status, Status::ok);
   EXPECT_EQ(set("riftco.session", "1.9").status, Status::ok) << "a newer minor is read";
   EXPECT_EQ(set("who", "me").status, Status::ok);
-  expect(set("riftco.session", "2.0"), Status::version_mismatch, "session format 2");
+  expect(set("riftco.session", "2.0"), Status::version_mismatch, "a saved session of format 2.0");
   expect(set("riftco.session", "one"), Status::corrupt_data, "riftco.session is");
   expect(set("riftco.session", "1"), Status::corrupt_data, "riftco.session is");
   expect(set("riftco.kernel_contract", "8"), Status::version_mismatch, "kernel contract 8; this library's 7");
