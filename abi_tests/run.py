@@ -246,7 +246,7 @@ def check_examples(prefix: Prefix, work: Path) -> None:
     for group in (
         ("generate.c", "serving_stack.cpp", "load_from_buffer.c", "load_from_buffer.cpp"),
         ("branches.c", "branches.cpp"),
-        ("train.c", "train.cpp"),
+        ("adapters.c", "adapters.cpp"),
     ):
         texts = {check_example(prefix, work, EXAMPLES / name) for name in group}
         if len(texts) != 1:

@@ -1,7 +1,7 @@
 // A model learns a text by heart through low-rank adapters; its own weights stay.
 //
-//   c++ -std=c++20 examples/train.cpp $(pkg-config --cflags --libs riftco) -o train
-//   ./train model.gguf "The keeper of the lamp was Ada." 20
+//   c++ -std=c++20 examples/adapters.cpp $(pkg-config --cflags --libs riftco) -o adapters
+//   ./adapters model.gguf "The keeper of the lamp was Ada." 20
 //
 // Each step is one update of AdamW; the last line is what the inference kernels say about the text afterwards.
 #include <charconv>
@@ -44,13 +44,13 @@ int main(int argc, char** argv) {
     if (std::from_chars(argv[3], end, steps).ptr != end) steps = 0;
   }
   if (argc < 3 || argc > 4 || steps == 0) {
-    std::cerr << "usage: train MODEL TEXT [STEPS]\n";
+    std::cerr << "usage: adapters MODEL TEXT [STEPS]\n";
     return 2;
   }
   try {
     run(argv[1], argv[2], steps);
   } catch (const std::exception& error) {
-    std::cerr << "train: " << argv[1] << ": " << error.what() << '\n';
+    std::cerr << "adapters: " << argv[1] << ": " << error.what() << '\n';
     return 1;
   }
   return 0;

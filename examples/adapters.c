@@ -1,7 +1,7 @@
 /* A model learns a text by heart through low-rank adapters; its own weights stay.
  *
- *   cc -std=c99 examples/train.c $(pkg-config --cflags --libs riftco) -o train
- *   ./train model.gguf "The keeper of the lamp was Ada." 20
+ *   cc -std=c99 examples/adapters.c $(pkg-config --cflags --libs riftco) -o adapters
+ *   ./adapters model.gguf "The keeper of the lamp was Ada." 20
  *
  * Each step is one update of AdamW; the last line is what the inference kernels say about the text afterwards.
  */
@@ -59,13 +59,13 @@ int main(int argc, char** argv) {
   const unsigned long long steps = argc == 4 ? strtoull(argv[3], &end, 10) : 20;
   rt_status status;
   if (argc < 3 || argc > 4 || (end != NULL && *end != '\0') || steps == 0) {
-    fprintf(stderr, "usage: train MODEL TEXT [STEPS]\n");
+    fprintf(stderr, "usage: adapters MODEL TEXT [STEPS]\n");
     return 2;
   }
   status = rt_model_load(argv[1], strlen(argv[1]), NULL, &model);
   if (status == RT_OK) status = train(argv[2], steps);
   if (status != RT_OK)
-    fprintf(stderr, "train: %s: %s: %s\n", argv[1], rt_status_name(status), rt_last_error());
+    fprintf(stderr, "adapters: %s: %s: %s\n", argv[1], rt_status_name(status), rt_last_error());
   rt_trainer_release(trainer);
   rt_model_release(model);
   return status == RT_OK ? 0 : 1;
