@@ -5,6 +5,7 @@
 
 #include "base/folder.h"
 #include "io/checksum.h"
+#include "io/metadata.h"
 #include "io/table.h"
 #include "model/importers/lora_reader.h"
 #include "model/save.h"
@@ -12,7 +13,8 @@
 namespace riftco {
 namespace {
 
-constexpr char kFormat[] = "riftco.lora", kRank[] = "riftco.rank", kAlpha[] = "riftco.alpha";
+constexpr char kFormat[] = "riftco.lora", kRank[] = "riftco.rank", kAlpha[] = "riftco.alpha",
+               kWhat[] = "a file of adapters (PEFT's come as a folder)";
 constexpr uint32_t kMajor = 1, kMinor = 0;
 
 void write_native(const LoraAdapters& lora, std::string_view path) {
@@ -35,21 +37,12 @@ void write_native(const LoraAdapters& lora, std::string_view path) {
   writer.commit();
 }
 
-const std::string& require(const SafetensorsReader& reader, const char* key) {
-  const auto found = reader.metadata().find(std::string_view(key));
-  if (found == reader.metadata().end())
-    fail(Status::corrupt_data,
-         "%s: not a file of adapters: its metadata lacks %s (of PEFT's, give the folder)",
-         reader.file().path().c_str(), key);
-  return found->second;
-}
-
-template <class T>
-T number(const SafetensorsReader& reader, const char* key, std::string_view text) {
-  T value{};
+double alpha_entry(const SafetensorsReader& reader) {
+  const std::string_view text = required_entry(reader, kAlpha, kWhat);
+  double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size())
-    fail(Status::corrupt_data, "%s: %s is %s, not a number", reader.file().path().c_str(), key,
+    fail(Status::corrupt_data, "%s: %s is %s, not a number", reader.file().path().c_str(), kAlpha,
          shown(text).c_str());
   return value;
 }
@@ -57,16 +50,11 @@ T number(const SafetensorsReader& reader, const char* key, std::string_view text
 std::shared_ptr<LoraAdapters> read_native(const DecoderOnlyTransformer& model,
                                           std::shared_ptr<const File> file) {
   const SafetensorsReader reader(std::move(file));
-  const std::string_view version = require(reader, kFormat);
-  const uint32_t major = number<uint32_t>(reader, kFormat, version.substr(0, version.find('.')));
-  if (major != kMajor)
-    fail(Status::version_mismatch, "%s: adapters of format %u; this library reads format %u",
-         reader.file().path().c_str(), major, kMajor);
+  check_format_version(reader, kFormat, kWhat, kMajor);
   Progress progress("loading adapters");
   check_file_checksum(reader, progress);
-  const uint32_t rank = number<uint32_t>(reader, kRank, require(reader, kRank));
-  const double alpha = number<double>(reader, kAlpha, require(reader, kAlpha));
-  return read_lora(model, reader, rank, alpha, [](const std::string& linear) {
+  const uint32_t rank = uint32_t(number_entry(reader, kRank, kWhat, UINT32_MAX));
+  return read_lora(model, reader, rank, alpha_entry(reader), [](const std::string& linear) {
     return LoraTensors{linear + ".lora_a", linear + ".lora_b"};
   });
 }

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .command_options import JsonOption
+from .command_options import AdapterOption, JsonOption
 from .console import note, write, write_json
 from .library import complete_model, pulled, remove
 from .model import Model
@@ -52,14 +52,18 @@ def convert(
     file_format: Annotated[
         FileFormat | None, typer.Option("--format", help="What DST's suffix says otherwise.")
     ] = None,
+    adapter: AdapterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a model in another format or element type: complete or not at all.
 
-    What a format cannot hold exactly, other than by the rounding of --type, is refused.
+    What a format cannot hold exactly, other than by the rounding of --type, is refused. Adapters are merged.
     """
     with progress_bar("Reading") as progress:
         model = Model.load(resolve(source), progress=progress)
+    if adapter is not None:
+        model.load_lora(os.fsencode(adapter))
+        model.merge_lora()
     with progress_bar("Writing") as progress:
         model.save(
             os.fsencode(target),

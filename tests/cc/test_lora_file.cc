@@ -130,7 +130,7 @@ TEST_F(HostileLora, EveryFieldIsChecked) {
           "not a file of adapters");
   refused([](Changed& c) { c.metadata.erase("riftco.rank"); }, Status::corrupt_data, "riftco.rank");
   refused([](Changed& c) { c.metadata.erase(kChecksumKey); }, Status::corrupt_data, "checksum");
-  refused(metadata("riftco.lora", "2.0"), Status::version_mismatch, "format 2");
+  refused(metadata("riftco.lora", "2.0"), Status::version_mismatch, "format 2.0");
   refused(metadata("riftco.lora", "x"), Status::corrupt_data, "riftco.lora is \"x\"");
   refused(metadata("riftco.rank", "0"), Status::corrupt_data, "[2, 32]");
   refused(metadata("riftco.rank", "-2"), Status::corrupt_data, "riftco.rank is \"-2\"");

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from oracle_support import GOLDEN
 from riftco_transformer import cli
 from riftco_transformer.artifacts import ModelBundle
+from riftco_transformer.model import Model
 from riftco_transformer.serving import TextGenerator
 from riftco_transformer.tokenizer import Tokenizer
 
@@ -294,6 +297,20 @@ def test_convert(in_process: Riftco, tmp_path: Path) -> None:
     assert ModelBundle.load(tmp_path / "y.any").info["format"] == "rift"
     assert in_process("convert", target, tmp_path / "z.rift", "--type=q7")[0] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "model.gguf", "y.any"]
+
+
+def test_convert_merges_adapters(in_process: Riftco, tmp_path: Path) -> None:
+    base, adapter = GOLDEN / "models" / "llama-gqa-untied", GOLDEN / "lora" / "llama"
+    target = tmp_path / "merged.rift"
+    assert in_process("convert", base, target, "--adapter", adapter)[0] == 0
+    with Model.load(target) as merged, Model.load(base) as model:
+        model.load_lora(adapter)
+        np.testing.assert_allclose(merged.logits([3, 4]), model.logits([3, 4]), atol=1e-4)
+    assert in_process("convert", base, tmp_path / "small.rift", "--type=q8_0")[0] == 0
+    code, _, err = in_process("convert", tmp_path / "small.rift", tmp_path / "x.rift", "--adapter", adapter)
+    assert code == 1
+    assert "layers.0.q.weight is q8_0" in err
+    assert not (tmp_path / "x.rift").exists()
 
 
 def test_convert_shows_a_bar_on_a_terminal(rift_path: Path, tmp_path: Path) -> None:

@@ -279,7 +279,7 @@ def test_folders_that_ask_for_something_else_are_refused_by_name(tmp_path: Path)
         model.detach_lora()
         with pytest.raises(InputOutputError, match=r"adapter_\w+\."):
             model.load_lora(GOLDEN / "models" / "llama-gqa-untied")
-        with pytest.raises(CorruptDataError, match="give the folder"):
+        with pytest.raises(CorruptDataError, match="come as a folder"):
             model.load_lora(source / "adapter_model.safetensors")
         with pytest.raises(CorruptDataError, match="first layer"):
             model.load_lora(GOLDEN / "lora" / "gpt2")

@@ -1,5 +1,6 @@
 """Adapters of two tiny models of ../models, saved by peft, and the logits that peft computes with them."""
 
+import json
 import pathlib
 import sys
 
@@ -33,6 +34,13 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
             p.data.copy_(torch.randn(p.shape, generator=generator) * (0.3 if ".lora_A." in name else 0.1))
 
 
+def sort_modules(path: pathlib.Path) -> None:
+    """peft writes a set in any order."""
+    config = json.loads(path.read_text())
+    config["target_modules"].sort()
+    path.write_text(json.dumps(config, indent=2))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     arrays = {}
@@ -52,6 +60,7 @@ if __name__ == "__main__":
             peft.peft_config["default"].base_model_name_or_path = base
             peft.save_pretrained(FOLDER / name, save_embedding_layers=False)
             (FOLDER / name / "README.md").unlink()
+            sort_modules(FOLDER / name / "adapter_config.json")
             merged = peft.merge_and_unload()(batch).logits[0].numpy()
             assert np.abs(logits - merged).max() < 3e-5, "merging changes it"
         arrays |= {f"{name}.ids": ids, f"{name}.logits": logits}
