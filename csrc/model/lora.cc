@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <span>
-#include <utility>
 
 #include "model/normal.h"
 
@@ -26,8 +25,8 @@ constexpr Target kLayerTargets[] = {
 constexpr uint32_t kAllTargets = 255;
 
 void check_options(const LoraOptions& options, std::span<const LinearPlace> places, const Weights& weights) {
-  const double scale = options.alpha / options.rank;
   if (options.rank == 0) fail(Status::invalid_argument, "the rank of adapters is 0");
+  const double scale = options.alpha / options.rank;
   if (!(options.alpha > 0) || !std::isfinite(float(scale)) || float(scale) == 0)
     fail(Status::invalid_argument, "alpha %g of rank %u gives no scale above 0", options.alpha, options.rank);
   for (const LinearPlace& place : places) {
@@ -51,22 +50,13 @@ class Merge {
       packed = std::max(packed, kernels_.packed_bytes(DType::f32, p.columns, rank()));
     }
     rows_ = uint32_t(std::clamp<size_t>((size_t(1) << 18) / inputs, 1, kMaxBlockRows));
-    const auto line = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
-    const size_t operand = line(kernels_.operand_bytes(rows_, rank(), kOperandFloat)),
-                 values = line(rows_ * inputs * sizeof(float)), b_rows = line(rows_ * rank() * sizeof(float)),
-                 a_row = line(inputs * sizeof(float)), column = line(rank() * sizeof(float));
-    memory_ = Buffer(account, line(packed) + operand + 2 * values + b_rows + a_row * rank() + column,
-                     "merging adapters");
-    std::byte* at = memory_.data();
-    const auto take = [&at](size_t bytes) { return std::exchange(at, at + bytes); };
-    transposed_ = take(line(packed));
-    operand_ = take(operand);
-    values_ = reinterpret_cast<float*>(take(values));
-    stored_ = take(values);
-    b_rows_ = reinterpret_cast<float*>(take(b_rows));
-    a_ = reinterpret_cast<float*>(take(a_row * rank()));
-    column_ = reinterpret_cast<float*>(take(column));
-    packed_bytes_ = line(packed);
+    transposed_ = Buffer(account, packed, "merging adapters");
+    operand_ = Buffer(account, kernels_.operand_bytes(rows_, rank(), kOperandFloat), "merging adapters");
+    stored_.resize(rows_ * inputs * sizeof(float));
+    values_.resize(rows_ * inputs);
+    b_rows_.resize(size_t(rows_) * rank());
+    a_.resize(inputs * rank());
+    column_.resize(rank());
   }
 
   // Calls give(parameter, first row, rows, their new values) for all rows that change.
@@ -78,30 +68,32 @@ class Merge {
       const PackedMatrix a = transpose(i);
       for (uint32_t first = 0; first < p.rows; first += rows_) {
         const uint32_t count = std::min(rows_, p.rows - first);
-        weights_.get_rows(index, first, count, stored_);
+        weights_.get_rows(index, first, count, stored_.data());
+        const size_t row = row_bytes(p.type, p.columns);
         for (uint32_t r = 0; r < count; r++)
-          dequantise(p.type, stored_ + r * row_bytes(p.type, p.columns), values_ + size_t(r) * p.columns,
-                     p.columns);
-        lora_.parameters().get_rows(2 * i + 1, first, count, reinterpret_cast<std::byte*>(b_rows_));
-        const Operand b{operand_, count, rank(), kOperandFloat};
-        kernels_.pack_operand({.x = b_rows_, .out = b, .scale = lora_.adapter(i).scale}, {});
-        kernels_.linear({{&a}, {values_}, {p.columns}, 1, true, b}, {});
-        give(index, first, count, values_);
+          dequantise(p.type, &stored_[r * row], &values_[size_t(r) * p.columns], p.columns);
+        lora_.parameters().get_rows(2 * i + 1, first, count, reinterpret_cast<std::byte*>(b_rows_.data()));
+        const Operand b{operand_.data(), count, rank(), kOperandFloat};
+        kernels_.pack_operand({.x = b_rows_.data(), .out = b, .scale = lora_.adapter(i).scale}, {});
+        kernels_.linear({{&a}, {values_.data()}, {p.columns}, 1, true, b}, {});
+        give(index, first, count, values_.data());
       }
     }
   }
 
  private:
   uint32_t rank() const noexcept { return lora_.options().rank; }
+
   // A as a matrix from the rank to the inputs.
   PackedMatrix transpose(size_t place) {
     const PackedMatrix& a = lora_.adapter(place).a;
-    const PackedMatrix out{.type = DType::f32, .outputs = a.inputs, .inputs = a.outputs, .data = transposed_};
-    lora_.parameters().get_rows(2 * place, 0, a.outputs, reinterpret_cast<std::byte*>(a_));
-    std::memset(transposed_, 0, packed_bytes_);
+    const PackedMatrix out{
+        .type = DType::f32, .outputs = a.inputs, .inputs = a.outputs, .data = transposed_.data()};
+    lora_.parameters().get_rows(2 * place, 0, a.outputs, reinterpret_cast<std::byte*>(a_.data()));
+    std::memset(transposed_.data(), 0, transposed_.size());
     for (uint32_t c = 0; c < a.inputs; c++) {
       for (uint32_t r = 0; r < a.outputs; r++) column_[r] = a_[size_t(r) * a.inputs + c];
-      kernels_.pack_rows(out, c, 1, reinterpret_cast<const std::byte*>(column_));
+      kernels_.pack_rows(out, c, 1, reinterpret_cast<const std::byte*>(column_.data()));
     }
     return out;
   }
@@ -111,10 +103,9 @@ class Merge {
   const LoraAdapters& lora_;
   std::vector<size_t> indices_;  // of the places' matrices
   uint32_t rows_ = 0;            // of a matrix at a time
-  Buffer memory_;
-  std::byte *transposed_ = nullptr, *operand_ = nullptr, *stored_ = nullptr;
-  float *values_ = nullptr, *b_rows_ = nullptr, *a_ = nullptr, *column_ = nullptr;
-  size_t packed_bytes_ = 0;
+  Buffer transposed_, operand_;  // A of a place; rows of B
+  std::vector<std::byte> stored_;
+  std::vector<float> values_, b_rows_, a_, column_;
 };
 
 void check_mergeable(const Weights& weights, const LoraAdapters& lora) {

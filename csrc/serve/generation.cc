@@ -62,6 +62,7 @@ Generator::Generator(std::shared_ptr<const DecoderOnlyTransformer> model,
       processor_(model_->config().vocabulary_size),
       sampler_(*model_->device().kernels, model_->config().vocabulary_size),
       logits_(model_->config().vocabulary_size) {
+  const auto lock = model_->reading();
   model_->reserve(cache_->capacity());
 }
 
