@@ -138,10 +138,10 @@ RT_API rt_status RT_CALL rt_trainer_read_gradient(const rt_trainer* trainer, con
 
 typedef struct rt_trainer_info {
   uint64_t struct_size;
-  uint64_t step;              /* updates made */
-  uint64_t trained_count;     /* elements of the trained parameters */
-  uint64_t optimizer_bytes;   /* gradients and moments */
-  uint64_t activation_bytes;  /* kept and scratch memory, of the largest batch so far */
+  uint64_t step;             /* updates made */
+  uint64_t trained_count;    /* elements of the trained parameters */
+  uint64_t optimizer_bytes;  /* gradients and moments */
+  uint64_t activation_bytes; /* kept and scratch memory, of the largest batch so far */
 } rt_trainer_info;
 
 RT_API rt_status RT_CALL rt_trainer_get_info(const rt_trainer* trainer, rt_trainer_info* info);
