@@ -160,7 +160,7 @@ typedef struct rt_model_info {
   uint32_t threads;
   uint64_t parameter_count;
   uint64_t weight_bytes;    /* packed weights in memory, those of adapters included */
-  uint64_t workspace_bytes; /* activation memory reserved by sessions and steps so far */
+  uint64_t workspace_bytes; /* other memory: activations of steps so far, what trainers keep */
   uint64_t session_count;   /* decode sessions alive */
   uint64_t tensor_count;    /* parameters by name: rt_model_parameter */
   uint64_t metadata_count;  /* keys: rt_model_metadata_key */

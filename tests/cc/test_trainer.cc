@@ -192,7 +192,9 @@ TEST_F(TrainerFile, AResumedRunHasTheBitsOfOneThatWasNotStopped) {
       const Model other = make(kind, {.threads = 2, .device = test::device_of(isa)});
       Trainer resumed(other, options);
       resumed.step(Data(77).batch());  // elsewhere before it goes on from the file
+      const uint64_t epoch = other->parameter_epoch();
       resumed.load(path(), nullptr);
+      EXPECT_EQ(other->parameter_epoch(), epoch + 1);
       EXPECT_EQ(resumed.steps(), 3u);
       EXPECT_EQ(values_of(*other), values_of(*model));
       for (uint64_t step = 3; step < 6; step++) {
@@ -328,6 +330,7 @@ TEST(Trainer, SamplingBetweenStepsSeesWhatWasLearnt) {
   Values logits(kVocabulary), last;
   for (uint64_t step = 0; step < 3; step++) {
     trainer.step(Data(step).batch());
+    EXPECT_EQ(model->parameter_epoch(), step + 1) << "what was computed before is stale";
     DecodeSession(model, {}).step(5, logits);
     EXPECT_NE(logits, last);
     last = logits;
