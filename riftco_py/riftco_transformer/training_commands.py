@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -210,8 +211,7 @@ def finetune(
     learner = _load(model, threads)
     if lora:
         learner.attach_lora(rank=rank, alpha=alpha, targets=targets.split(","), seed=seed)
-        if out is not None:
-            _check_mergeable(learner)
+        _check_adapters(learner, out, adapter_out)
     limit = length or learner.config.maximum_context
     examples = _examples(data, learner.tokenizer(), limit, skip_long)
     result = _run(learner, examples, settings, held_out, limit, metrics, plot, as_json)
@@ -345,16 +345,22 @@ def _check_outputs(out: Path | None, plot: Path | None, adapter: Path | None = N
         figure_class()
 
 
-def _check_mergeable(model: Model) -> None:
+def _check_adapters(model: Model, out: Path | None, adapter: Path | None) -> None:
+    """The same, once the adapters are there."""
+    if adapter is not None:
+        if adapter.is_dir() and any(adapter.iterdir()):
+            raise InvalidArgumentError(f"{adapter}: it is there and not empty")
+        with TemporaryDirectory() as folder:  # not every model has names in PEFT's folders
+            model.save_lora(Path(folder, f"adapter{adapter.suffix}"))
+    if out is None:
+        return
     types = {name: info.type for name, info in model.parameters.info.items()}
-    for name in types:
-        matrix = f"{name.removesuffix('.lora_a')}.weight"
-        if matrix not in types:
-            matrix = "embedding.token"  # a tied head
-        if name.endswith(".lora_a") and types[matrix] not in ("f32", "f16", "bf16"):
+    for matrix in (name.removesuffix(".lora_a") + ".weight" for name in types if name.endswith(".lora_a")):
+        kind = types.get(matrix, "also the embedding")  # the head, where it is tied
+        if kind not in ("f32", "f16", "bf16"):
             raise UnsupportedError(
-                f"--out would add the adapters to {matrix}, which is {types[matrix]}: write them with --adapter-out, "
-                "or make a float model first (riftco convert --type f32)"
+                f"--out would add the adapters to {matrix}, which is {kind}: write them with --adapter-out"
+                + (", or make a float model first (riftco convert --type f32)" if matrix in types else "")
             )
 
 

@@ -19,6 +19,7 @@ from riftco_transformer.errors import InvalidStateError
 from riftco_transformer.training import checkpoint_state
 from test_cli import on_terminal
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 RIFTCO = [sys.executable, "-m", "riftco_transformer"]
 TINY = [
     "--tokenizer",
@@ -263,6 +264,19 @@ def test_finetune_of_a_quantised_model(
         assert code == 1
         assert message in err
     assert not (tmp_path / "no.rift").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a").touch()
+    for path, message in (("full", "not empty"), ("folder", "PEFT")):  # told before the training
+        code, _, err = run(
+            capfdbinary, "finetune", quantised, pairs, "--adapter-out", tmp_path / path, "--steps=1000000"
+        )
+        assert code == 1
+        assert message in err
+    tied = GOLDEN / "models" / "llama-bf16"
+    arguments = ["finetune", tied, pairs, "--out", tmp_path / "no.rift", "--targets=head", "--steps=1000000"]
+    code, _, err = run(capfdbinary, *arguments)
+    assert code == 1
+    assert "head.weight, which is also the embedding" in err
     code, _, err = run(capfdbinary, "finetune", quantised, pairs, "--adapter-out", adapter, "--steps=2")
     assert code == 0, err
     assert adapter.exists()
