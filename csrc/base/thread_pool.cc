@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <new>
@@ -25,6 +26,8 @@ void pause() noexcept {
 #endif
 }
 
+using Clock = std::chrono::steady_clock;
+
 // A word that grows; waiters spin for a while, then park.
 class Signal {
  public:
@@ -33,16 +36,18 @@ class Signal {
     value_.fetch_add(1);
     value_.notify_all();
   }
-  void wait_change(uint32_t old, std::chrono::microseconds spin) const noexcept {
+  // Returns how long it took where that was longer than `spin`, else 0.
+  Clock::duration wait_change(uint32_t old, std::chrono::microseconds spin) const noexcept {
     constexpr int kPausesPerLook = 128;  // between looks at the clock
-    const auto end = std::chrono::steady_clock::now() + spin;
+    const auto begin = Clock::now();
     do {
       for (int i = 0; i < kPausesPerLook; i++) {
-        if (value() != old) return;
+        if (value() != old) return {};
         pause();
       }
-    } while (std::chrono::steady_clock::now() < end);
+    } while (Clock::now() < begin + spin);
     while (value() == old) value_.wait(old);
+    return Clock::now() - begin;
   }
 
  private:
@@ -76,6 +81,9 @@ struct ThreadPool::State {
   bool started = false, usable = true;  // guarded by busy
   uint32_t generation = process_generation();
   std::chrono::microseconds spin{500};
+  Clock::duration waited{};  // by the caller in this region, where it had to park
+  uint32_t alone_next = 0,
+           alone_times = 1;  // guarded by busy: regions to run alone, and how many the next time
   Call call = nullptr;
   void* context = nullptr;
   std::vector<std::thread> workers;
@@ -105,7 +113,8 @@ void ThreadPool::run_erased(Call call, void* context) {
     return;
   }
   if (!s.started) start_workers();
-  if (!s.usable) {
+  if (!s.usable || s.alone_next > 0) {
+    if (s.alone_next > 0) s.alone_next--;
     s.busy.store(false, std::memory_order_release);
     call(context, Region(nullptr, 0, 1));
     return;
@@ -113,11 +122,27 @@ void ThreadPool::run_erased(Call call, void* context) {
   s.call = call;
   s.context = context;
   s.next.store(0, std::memory_order_relaxed);
+  s.waited = {};
+  const auto begin = Clock::now();
   s.start.advance();
   const Region region(this, 0, threads_);
   call(context, region);
   region.barrier();
+  learn(Clock::now() - begin);
   s.busy.store(false, std::memory_order_release);
+}
+
+// Other programs may keep a worker from its processor, and then everybody waits for it at every barrier. Where the caller
+// would have been done sooner with all of the work than with waiting, the next regions run alone, more of them each time.
+void ThreadPool::learn(std::chrono::steady_clock::duration region) noexcept {
+  constexpr uint32_t kMostAlone = 64;
+  State& s = *state_;
+  if (s.spin.count() > 0 && threads_ * (region - s.waited) < region) {
+    s.alone_next = s.alone_times;
+    s.alone_times = std::min(2 * s.alone_times, kMostAlone);
+  } else {
+    s.alone_times = std::max(s.alone_times / 2, 1u);
+  }
 }
 
 void ThreadPool::start_workers() noexcept {
@@ -164,7 +189,8 @@ void Region::barrier() const noexcept {
     s.next.store(0, std::memory_order_relaxed);
     s.barrier.advance();
   } else {
-    s.barrier.wait_change(seen, s.spin);
+    const Clock::duration waited = s.barrier.wait_change(seen, s.spin);
+    if (index_ == 0) s.waited += waited;
   }
 }
 

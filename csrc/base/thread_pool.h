@@ -1,5 +1,6 @@
 // A pool for SPMD regions: every worker runs the same function, with barriers inside. Waiters spin about 0.5 ms, then park.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -38,7 +39,8 @@ class ThreadPool {
   uint32_t threads() const noexcept { return threads_; }
 
   // Runs f(region) on all workers; returns when all are done. f must not throw. A busy pool, one whose workers could not be
-  // started, or one inherited over fork() means that the caller computes inline, alone.
+  // started, one inherited over fork(), or one that learned that its workers get too little of a busy machine means that the
+  // caller computes inline, alone.
   template <class F>
   void run(F&& f) {
     run_erased([](void* context, const Region& region) { (*static_cast<F*>(context))(region); }, &f);
@@ -49,6 +51,7 @@ class ThreadPool {
   struct State;
   using Call = void (*)(void* context, const Region& region);
   void run_erased(Call call, void* context);
+  void learn(std::chrono::steady_clock::duration region) noexcept;
   void start_workers() noexcept;
   void work(uint32_t index, uint32_t seen) noexcept;
 
