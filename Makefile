@@ -88,7 +88,8 @@ oracle: build-test ## make the golden files again from the packages that own the
 	git diff --stat -- tests/golden
 
 bench: build ## speed and memory of a model, and of the kernels, on this machine
-	python benchmarks/bench_model.py "$$(riftco pull $(MODEL))"
+	@riftco pull $(MODEL)
+	riftco bench $(MODEL)
 	ninja -C build bench_kernels
 	build/benchmarks/bench_kernels
 
