@@ -78,6 +78,7 @@ def main() -> None:
     riftco(
         "train", data / "corpus.jsonl", "--out", base, "--steps", given.steps, "--vocabulary-size", 1024,
         "--layers", 4, "--width", given.width, "--heads", 4, "--context", 128, "--batch", 16,
+        "--learning-rate", 2e-3,
     )  # fmt: skip
     riftco("evaluate", base, data / "held_out.jsonl")
     riftco(

@@ -6,25 +6,30 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from .errors import InvalidStateError
+from .errors import InvalidArgumentError, InvalidStateError
 from .training import StepRecord
 
 
-def figure_class() -> Any:
-    """matplotlib's; `InvalidStateError` says how to install it where it is not."""
+def check_plot(path: str | os.PathLike[str]) -> Any:
+    """A figure for such a file. `InvalidStateError` says how to install matplotlib where it is not,
+    `InvalidArgumentError` names a suffix that it does not write."""
     try:
         from matplotlib.figure import Figure  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         raise InvalidStateError(
             "a plot needs matplotlib; install it with: pip install 'riftco-transformer[plot]'"
         ) from None
-    return Figure
+    figure: Any = Figure(figsize=(8, 4.5), layout="constrained")
+    kinds = figure.canvas.get_supported_filetypes()
+    if os.path.splitext(path)[1].removeprefix(".") not in kinds:
+        raise InvalidArgumentError(f"{os.fspath(path)}: a plot is one of {', '.join(sorted(kinds))}")
+    return figure
 
 
 def plot_loss(history: Sequence[StepRecord], path: str | os.PathLike[str]) -> None:
     """Draws the loss of each step, and of the held-out data where it was evaluated, into a file of the kind that its
     suffix names (.png, .svg, .pdf)."""
-    figure = figure_class()(figsize=(8, 4.5), layout="constrained")
+    figure = check_plot(path)
     axes = figure.add_subplot()
     axes.plot(
         [one["step"] for one in history], [one["loss"] for one in history], linewidth=1, label="training"

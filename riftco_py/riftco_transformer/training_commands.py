@@ -19,7 +19,7 @@ from .command_options import AdapterOption, JsonOption, ModelArgument, ThreadsOp
 from .console import note, write, write_json
 from .errors import InvalidArgumentError, UnsupportedError
 from .library import complete_model
-from .loss_plot import figure_class, plot_loss
+from .loss_plot import check_plot, plot_loss
 from .model import Model, ModelConfig
 from .progress_view import progress_bar
 from .pull import resolve
@@ -125,7 +125,7 @@ def train(
     new = {**geometry, "tokenizer": tokenizer, "vocabulary-size": vocabulary_size}
     if model is not None and (named := [name for name, value in new.items() if value is not None]):
         raise typer.BadParameter("it is of a new model, not of --model's", param_hint=f"'--{named[0]}'")
-    _check_outputs(out, plot)
+    _check_outputs(settings, out, plot)
     documents = list(read_documents(corpus))
     if model is None:
         text = _tokenizer(tokenizer, vocabulary_size or 4096, documents)
@@ -207,7 +207,7 @@ def finetune(
         raise typer.BadParameter("one of the two is needed", param_hint="'--out' or '--adapter-out'")
     if adapter_out is not None and not lora:
         raise typer.BadParameter("only --method lora makes adapters", param_hint="'--adapter-out'")
-    _check_outputs(out, plot, adapter_out)
+    _check_outputs(settings, out, plot, adapter_out)
     learner = _load(model, threads)
     if lora:
         learner.attach_lora(rank=rank, alpha=alpha, targets=targets.split(","), seed=seed)
@@ -328,7 +328,9 @@ def _data_set(paths: Sequence[Path], model: Model, length: int | None, skip_long
 # --- what comes out ---
 
 
-def _check_outputs(out: Path | None, plot: Path | None, adapter: Path | None = None) -> None:
+def _check_outputs(
+    settings: given.TrainingSettings, out: Path | None, plot: Path | None, adapter: Path | None = None
+) -> None:
     """Refuses before the training what would fail after it."""
     if out is not None and out.suffix != ".rift":
         raise typer.BadParameter(
@@ -338,11 +340,14 @@ def _check_outputs(out: Path | None, plot: Path | None, adapter: Path | None = N
         raise typer.BadParameter(
             f"{adapter} is neither a folder nor .safetensors", param_hint="'--adapter-out'"
         )
-    for path in (out, plot, adapter):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise InvalidArgumentError(f"{path}: there is no folder {path.parent}")
+    checkpoint = settings.checkpoint
+    for path in (out, plot, adapter, checkpoint):
+        if path is not None and not os.access(path.absolute().parent, os.W_OK | os.X_OK):
+            raise InvalidArgumentError(f"{path}: nothing can be written in {path.parent}")
     if plot is not None:
-        figure_class()
+        check_plot(plot)
+    if checkpoint is not None and checkpoint.exists() and not settings.resume:
+        raise InvalidArgumentError(f"{checkpoint} is there: --resume goes on from it, or remove it")
 
 
 def _check_adapters(model: Model, out: Path | None, adapter: Path | None) -> None:
@@ -394,7 +399,7 @@ def _run(
         with view:
             result = train_on(model, data, **options)
     except KeyboardInterrupt:
-        if settings.checkpoint is not None:
+        if settings.checkpoint is not None and settings.checkpoint.exists():
             note(f"{settings.checkpoint} holds what was done; --resume goes on from it")
         raise
     if plot is not None:

@@ -18,6 +18,7 @@ from riftco_transformer.artifacts import ModelBundle
 from riftco_transformer.errors import InvalidStateError
 from riftco_transformer.training import checkpoint_state
 from test_cli import on_terminal
+from test_documented_snippets import SNIPPET
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RIFTCO = [sys.executable, "-m", "riftco_transformer"]
@@ -315,7 +316,13 @@ def test_wrong_usage(
     [
         (["train", "none.txt", "--out", "OUT"], "none.txt"),
         (["train", "EMPTY", "--out", "OUT"], "no text"),
-        (["train", "CORPUS", "--out", "no/folder/out.rift"], "there is no folder no/folder"),
+        (["train", "CORPUS", "--out", "no/folder/out.rift"], "nothing can be written in no/folder"),
+        (
+            ["train", "CORPUS", "--out", "OUT", "--checkpoint", "no/folder/c"],
+            "nothing can be written in no/folder",
+        ),
+        (["train", "CORPUS", "--out", "OUT", "--checkpoint", "CORPUS"], "is there: --resume goes on from it"),
+        (["train", "CORPUS", "--out", "OUT", "--plot", "loss.xyz"], "loss.xyz: a plot is one of "),
         (["train", "CORPUS", "--out", "OUT", "--model", "none.rift"], "none.rift"),
         (["train", "CORPUS", "--out", "OUT", "--tokenizer", "none.json"], "none.json"),
         (["train", "CORPUS", "--out", "OUT", "--checkpoint", "none", "--resume"], "none"),
@@ -364,7 +371,9 @@ def test_plot_without_matplotlib(
     assert not out.exists()
 
 
-def test_pipeline(tmp_path: Path) -> None:
+def test_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`make pipeline`, smaller: all stages, and the snippets of the design run on what it makes."""
     script = Path(__file__).parents[2] / "scripts" / "pipeline.py"
     stages = tmp_path / "results" / "stages"
@@ -376,3 +385,8 @@ def test_pipeline(tmp_path: Path) -> None:
     assert done.stdout.count(b"\n$ riftco ") == 8
     stage = {path.name: ModelBundle.load(path).metadata["riftco.stage"] for path in stages.glob("*.rift")}
     assert stage == {"tiny_pretrained.rift": "pretrained", "tiny_post_trained.rift": "post_trained"}
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(SNIPPET, names)
+    assert len(capsys.readouterr().out) > 1
+    assert names["logits"].shape == (1024,)
