@@ -27,7 +27,7 @@ static int failed(const char* what, rt_status status) {
 
 static int generate(rt_generator* generator, const char* prompt, uint64_t max_new_tokens) {
   rt_generation_options options;
-  rt_generation_stats stats = {sizeof stats, 0, 0, 0, 0, 0, 0};
+  rt_generation_stats stats = {sizeof stats, 0, 0, 0, 0, 0, 0, 0, 0};
   rt_generation_piece piece;
   rt_status status = rt_generation_options_init(&options, sizeof options);
   if (status != RT_OK) return failed("options", status);

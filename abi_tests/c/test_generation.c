@@ -365,6 +365,24 @@ static void test_without_tokenizer(void) {
   rt_generator_release(g);
 }
 
+static void test_speculation(void) {
+  static answer plain, guessed;
+  const rt_logit_bias bias = {'a', 100.0f};
+  rt_generation_stats stats = {sizeof stats, 0, 0, 0, 0, 0, 0, 9, 9};
+  defaults();
+  options.max_new_tokens = 18;
+  options.logit_bias = &bias;
+  options.logit_bias_count = 1;
+  generate("aaa", &plain);
+  OK(rt_generator_get_stats(generator, &stats));
+  CHECK(plain.token_count == 18 && stats.drafted_tokens == 0 && stats.accepted_tokens == 0);
+  options.speculation = RT_MAX_SPECULATION;
+  generate("aaa", &guessed);
+  CHECK(same(&plain, &guessed));
+  OK(rt_generator_get_stats(generator, &stats));
+  CHECK(stats.new_tokens == 18 && stats.drafted_tokens == 1 + 2 + 4 + 6 && stats.accepted_tokens == 13);
+}
+
 static void test_forks_and_stop(void) {
   rt_generator* fork = (rt_generator*)&options; /* must become NULL */
   rt_model_info info;
@@ -427,9 +445,10 @@ static void test_rules(void) {
   options.alternatives = RT_MAX_ALTERNATIVES + 1;
   REFUSED(rt_generator_start(generator, "abc", 3, &options), RT_OUT_OF_RANGE, "65 alternatives");
   options.alternatives = 0;
-  options.reserved = 1;
-  REFUSED(rt_generator_start(generator, "abc", 3, &options), RT_INVALID_ARGUMENT, "options.reserved is 1");
-  options.reserved = 0;
+  options.speculation = RT_MAX_SPECULATION + 1;
+  REFUSED(rt_generator_start(generator, "abc", 3, &options), RT_OUT_OF_RANGE,
+          "a speculation of 65 tokens is more than 64");
+  options.speculation = 0;
   options.repetition_penalty = 0;
   REFUSED(rt_generator_start(generator, "abc", 3, &options), RT_INVALID_ARGUMENT, "repetition_penalty 0");
   options.repetition_penalty = 1;
@@ -462,6 +481,7 @@ int main(int argc, char** argv) {
   test_cache_exhausted();
   test_without_tokenizer();
   test_forks_and_stop();
+  test_speculation();
   test_rules();
   test_release_order();
   return check_end();

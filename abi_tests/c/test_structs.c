@@ -184,7 +184,7 @@ static const output outputs[] = {
     {"rt_tokenizer_info", 32, sizeof(rt_tokenizer_info), fill_tokenizer_info},
     {"rt_kv_cache_usage", 48, sizeof(rt_kv_cache_usage), fill_usage},
     {"rt_decode_session_usage", 32, sizeof(rt_decode_session_usage), fill_session_usage},
-    {"rt_generation_stats", 56, sizeof(rt_generation_stats), fill_stats},
+    {"rt_generation_stats", 72, sizeof(rt_generation_stats), fill_stats},
     {"rt_generation_piece", 56, sizeof(rt_generation_piece), fill_piece},
 };
 

@@ -177,6 +177,9 @@ void test_generation() {
         result.statistics.rollovers > 0);
   CHECK(result.text == other.generate("Once", config).text);  // swapping the factory changes nothing
   CHECK(result.text == engine.generate(tokenizer.encode("Once"), config).text);
+  serve::GenerationConfig guessing = config;
+  guessing.speculation = 8;
+  CHECK(result.text == engine.generate("Once", guessing).text);
 
   std::string text;
   std::size_t pieces = 0;

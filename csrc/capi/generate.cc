@@ -9,7 +9,8 @@ using namespace riftco;
 using namespace riftco::capi;
 
 static_assert(RT_ROLLOVER_STOP == int32_t(Rollover::stop) && RT_FINISH_LENGTH == int32_t(Finish::length));
-static_assert(RT_NO_TOKEN == GenerationPiece::kNoToken && RT_MAX_ALTERNATIVES == kMaxAlternatives);
+static_assert(RT_NO_TOKEN == GenerationPiece::kNoToken && RT_MAX_ALTERNATIVES == kMaxAlternatives &&
+              RT_MAX_SPECULATION == PromptLookup::kMaxGuess);
 static_assert(sizeof(rt_token_probability) == sizeof(TokenProbability) &&
               offsetof(rt_token_probability, processed_log_probability) ==
                   offsetof(TokenProbability, processed_log_probability));
@@ -39,7 +40,7 @@ GenerationOptions generation_options(const rt_generation_options* given) {
                      .min_p = options.min_p,
                      .seed = options.seed,
                      .alternatives = options.alternatives};
-  check_reserved(options.reserved, "options.reserved");
+  chosen.speculation = options.speculation;
   chosen.min_new_tokens = options.min_new_tokens;
   chosen.rules.repetition_penalty = options.repetition_penalty;
   chosen.rules.presence_penalty = options.presence_penalty;
@@ -152,7 +153,9 @@ rt_status rt_generator_get_stats(const rt_generator* generator, rt_generation_st
                 .new_tokens = now.new_tokens,
                 .rollovers = now.rollovers,
                 .prefill_seconds = now.prefill_seconds,
-                .decode_seconds = now.decode_seconds});
+                .decode_seconds = now.decode_seconds,
+                .drafted_tokens = now.drafted_tokens,
+                .accepted_tokens = now.accepted_tokens});
   });
 }
 

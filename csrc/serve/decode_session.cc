@@ -216,14 +216,19 @@ void forward_tokens(const DecoderOnlyTransformer& model, KeyValueCache& cache,
            [&](size_t row, StepRow& step) { step.logits = row + 1 == tokens.size() ? logits : nullptr; });
 }
 
+void forward_each(const DecoderOnlyTransformer& model, KeyValueCache& cache, std::span<const uint32_t> tokens,
+                  const CancelFlag* cancel, float* logits) {
+  const size_t vocabulary = model.config().vocabulary_size;
+  run_rows(model, cache, tokens, cancel,
+           [&](size_t row, StepRow& step) { step.logits = logits + row * vocabulary; });
+}
+
 void sequence_logits(const std::shared_ptr<const DecoderOnlyTransformer>& model,
                      std::span<const uint32_t> tokens, const CancelFlag* cancel, std::span<float> logits) {
   const SessionHold hold(model);
   check_room(logits, tokens.size(), *model);
   const auto cache = sequence_cache(*model, tokens);
-  run_rows(*model, *cache, tokens, cancel, [&](size_t row, StepRow& step) {
-    step.logits = logits.data() + row * model->config().vocabulary_size;
-  });
+  forward_each(*model, *cache, tokens, cancel, logits.data());
 }
 
 void each_logits(const std::shared_ptr<const DecoderOnlyTransformer>& model, std::span<const uint32_t> tokens,
@@ -236,8 +241,7 @@ void each_logits(const std::shared_ptr<const DecoderOnlyTransformer>& model, std
   std::vector<float> logits(std::min(kPiece, tokens.size()) * vocabulary);
   for (size_t first = 0; first < tokens.size(); first += kPiece) {
     const size_t count = std::min(kPiece, tokens.size() - first);
-    run_rows(*model, *cache, tokens.subspan(first, count), cancel,
-             [&](size_t row, StepRow& step) { step.logits = logits.data() + row * vocabulary; });
+    forward_each(*model, *cache, tokens.subspan(first, count), cancel, logits.data());
     for (size_t i = 0; i < count; ++i) see(first + i, std::span(logits).subspan(i * vocabulary, vocabulary));
   }
 }

@@ -97,6 +97,10 @@ class DecodeSession {
 void forward_tokens(const DecoderOnlyTransformer& model, KeyValueCache& cache,
                     std::span<const uint32_t> tokens, const CancelFlag* cancel, float* logits);
 
+// The same with logits of every token, [tokens, vocabulary].
+void forward_each(const DecoderOnlyTransformer& model, KeyValueCache& cache, std::span<const uint32_t> tokens,
+                  const CancelFlag* cancel, float* logits);
+
 // Logits of a whole sequence, [tokens, vocabulary], written straight to `logits` (at least that large).
 void sequence_logits(const std::shared_ptr<const DecoderOnlyTransformer>& model,
                      std::span<const uint32_t> tokens, const CancelFlag* cancel, std::span<float> logits);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <utility>
 
 #include "base/error.h"
@@ -44,6 +45,9 @@ void check_options(const GenerationOptions& options, uint32_t context, uint32_t 
     fail(Status::invalid_argument, "rollover_keep %u is given without the policy that reads it",
          options.rollover_keep);
   }
+  if (options.speculation > PromptLookup::kMaxGuess)
+    fail(Status::out_of_range, "a speculation of %u tokens is more than %u", options.speculation,
+         PromptLookup::kMaxGuess);
   for (uint32_t token : options.stop_tokens)
     if (token >= vocabulary)
       fail(Status::out_of_range, "stop token %u is not below the vocabulary size %u", token, vocabulary);
@@ -81,7 +85,10 @@ Generator::Generator(const Generator& other, std::unique_ptr<KeyValueCache> cach
       sampler_(*other.model_->device().kernels, other.model_->config().vocabulary_size),
       decoder_(other.decoder_),
       stop_strings_(other.stop_strings_),
+      lookup_(other.lookup_),
+      draft_(other.draft_),
       logits_(other.logits_),
+      row_(other.row_),
       logits_ready_(other.logits_ready_),
       stats_(other.stats_) {}
 
@@ -89,6 +96,7 @@ std::unique_ptr<Generator> Generator::fork(uint64_t choice) const {
   require_running();
   std::unique_ptr<Generator> copy(new Generator(*this, cache_->fork()));
   copy->history_.reserve(history_.capacity());  // so that tokens allocate nothing
+  copy->draft_.reserve(draft_.capacity());
   copy->options_.sampling.stream = choice;
   return copy;
 }
@@ -138,10 +146,12 @@ void Generator::adopt(const GenerationOptions& options) {
   barred_ = options_.stop_tokens;
   if (tokenizer_ && !options_.ignore_eos)
     for (uint32_t token : tokenizer_->special().end_of_generation)
-      if (token < logits_.size()) barred_.push_back(token);
+      if (token < model_->config().vocabulary_size) barred_.push_back(token);
   stop_strings_ = StopStrings(options.stop_strings);
   decoder_.reset();
   if (tokenizer_) decoder_.emplace(tokenizer_, true, true);
+  draft_.reserve(size_t(options.speculation) + 1);
+  logits_.resize((size_t(options.speculation) + 1) * model_->config().vocabulary_size);
 }
 
 // Parameters may have changed since the generation before; while one is running they cannot.
@@ -157,6 +167,7 @@ void Generator::drop_stale_cache() {
 void Generator::load_prompt(std::vector<uint32_t> prompt) {
   const uint32_t capacity = cache_->capacity();
   prompt.reserve(prompt.size() + std::min<uint64_t>(options_.max_new_tokens, capacity));
+  lookup_ = options_.speculation ? PromptLookup(options_.speculation, prompt.capacity()) : PromptLookup();
   const size_t start = prompt.size() - std::min<size_t>(prompt.size(), capacity);
   const auto context = std::span(prompt).subspan(start);
   const auto cached = std::span(history_).subspan(context_start_, cache_->length());
@@ -177,6 +188,7 @@ void Generator::load_prompt(std::vector<uint32_t> prompt) {
 
 void Generator::drop_running() noexcept {
   hold_.reset();
+  forget_draft(history_.size());
   logits_ready_ = false;
 }
 
@@ -188,7 +200,12 @@ std::span<float> Generator::logits() {
   require_running();
   check_cancel(options_.cancel, "the generation");
   decode_pending();
-  return logits_;
+  return row();
+}
+
+std::span<float> Generator::row() noexcept {
+  const size_t vocabulary = model_->config().vocabulary_size;
+  return std::span(logits_).subspan(row_ * vocabulary, vocabulary);
 }
 
 // Rolls over where the newest token does not fit any more. When the replay fails the cache is empty, and the
@@ -202,10 +219,54 @@ void Generator::decode_pending() {
     cache_->reset();
     stats_.rollovers++;
   }
-  forward_tokens(*model_, *cache_, std::span(history_).subspan(context_start_ + cache_->length()),
-                 options_.cancel, logits_.data());
+  const auto pending = std::span(history_).subspan(context_start_ + cache_->length());
+  if (!decode_draft(pending)) forward_tokens(*model_, *cache_, pending, options_.cancel, logits_.data());
   logits_ready_ = true;
   stats_.decode_seconds += seconds_since(begin);
+}
+
+// Decodes the newest token and a guess of those that follow in one step. False: there is no guess, or it cannot be decoded
+// (no free page, not finite), which must not fail a generation that may go on without it.
+bool Generator::decode_draft(std::span<const uint32_t> pending) {
+  if (options_.speculation == 0 || pending.size() > 1) return false;
+  const uint64_t fitting = cache_->capacity() - (history_.size() - context_start_);
+  const uint64_t wanted = options_.max_new_tokens - stats_.new_tokens - 1;  // the last one is never decoded
+  draft_.assign(1, pending[0]);
+  lookup_.guess(history_, std::min(fitting, wanted), draft_);
+  const size_t guessed = draft_.size() - 1;
+  try {
+    if (guessed > 0) {
+      forward_each(*model_, *cache_, draft_, options_.cancel, logits_.data());
+      stats_.drafted_tokens += guessed;
+      return true;
+    }
+  } catch (const Error& error) {
+    if (error.status() == Status::cancelled) {
+      draft_.clear();
+      throw;
+    }
+  } catch (const std::bad_alloc&) {
+  }
+  lookup_.learn(guessed, 0);
+  draft_.clear();
+  return false;
+}
+
+// Whether `token`, which follows the newest one, is what the draft says: then its logits are there already.
+bool Generator::follow_draft(uint32_t token) noexcept {
+  if (row_ + 1 >= draft_.size() || draft_[row_ + 1] != token) return false;
+  row_++;
+  stats_.accepted_tokens++;
+  return true;
+}
+
+// Leaves nothing in the cache but the first `known` tokens of the history, or less.
+void Generator::forget_draft(size_t known) noexcept {
+  if (draft_.empty()) return;
+  lookup_.learn(draft_.size() - 1, row_);
+  draft_.clear();
+  row_ = 0;
+  cache_->truncate(std::min<uint64_t>(cache_->length(), known - context_start_));
 }
 
 GenerationPiece Generator::next() {
@@ -215,8 +276,8 @@ GenerationPiece Generator::next() {
   const auto barred = stats_.new_tokens < options_.min_new_tokens ? std::span<const uint32_t>(barred_)
                                                                   : std::span<uint32_t>();
   const std::span<const float> processed =
-      processor_.apply(options_.rules, barred, logits_, history_, size_t(stats_.prompt_tokens));
-  const TokenProbability sampled = sampler_.sample(logits_, processed, options_.sampling, stats_.new_tokens);
+      processor_.apply(options_.rules, barred, row(), history_, size_t(stats_.prompt_tokens));
+  const TokenProbability sampled = sampler_.sample(row(), processed, options_.sampling, stats_.new_tokens);
   const uint32_t token = sampled.token;
   text_.clear();
   Finish finish = finish_by_token(token);
@@ -230,10 +291,11 @@ GenerationPiece Generator::next() {
   const bool text_ended = has_text && finish == Finish::stop;
 
   history_.push_back(token);
-  logits_ready_ = false;
   stats_.new_tokens++;
   if (finish == Finish::none && (stats_.new_tokens == options_.max_new_tokens || !next_fits()))
     finish = Finish::length;
+  logits_ready_ = finish == Finish::none && follow_draft(token);
+  if (!logits_ready_) forget_draft(history_.size() - 1);
   if (finish != Finish::none) {
     if (decoder_ && !text_ended) flush_text();
     hold_.reset();

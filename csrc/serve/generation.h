@@ -13,6 +13,7 @@
 #include "serve/decode_session.h"
 #include "serve/kv_cache.h"
 #include "serve/logit_rules.h"
+#include "serve/prompt_lookup.h"
 #include "serve/sampler.h"
 #include "serve/stop_strings.h"
 #include "text/stream_decoder.h"
@@ -41,6 +42,7 @@ struct GenerationOptions {
   uint32_t rollover_keep = 0;  // 1 .. maximum_context - 1 with `keep`, else 0
   std::vector<std::string> stop_strings = {};
   std::vector<uint32_t> stop_tokens = {};
+  uint32_t speculation = 0;  // tokens guessed and decoded ahead in one step, at most PromptLookup::kMaxGuess
   const CancelFlag* cancel = nullptr;  // looked at by start, next and logits; outlives the generation
 };
 
@@ -59,8 +61,10 @@ struct GenerationStats {
   uint64_t reused_tokens = 0;  // of them already in the cache
   uint64_t new_tokens = 0;     // sampled so far
   uint64_t rollovers = 0;
-  double prefill_seconds = 0;  // computing the prompt tokens that were not reused
-  double decode_seconds = 0;   // all steps after it, replays included
+  double prefill_seconds = 0;    // computing the prompt tokens that were not reused
+  double decode_seconds = 0;     // all steps after it, replays included
+  uint64_t drafted_tokens = 0;   // decoded ahead by speculation
+  uint64_t accepted_tokens = 0;  // of them sampled
 };
 
 // Keeps its cache between generations, to use what a new prompt shares with it; holds a session of the model
@@ -102,6 +106,10 @@ class Generator {
   void load_prompt(std::vector<uint32_t> prompt);
   void require_running() const;
   void decode_pending();
+  bool decode_draft(std::span<const uint32_t> pending);
+  bool follow_draft(uint32_t token) noexcept;
+  void forget_draft(size_t known) noexcept;
+  std::span<float> row() noexcept;
   Finish finish_by_token(uint32_t token) const noexcept;
   bool next_fits() const noexcept;
   void flush_text();
@@ -122,8 +130,12 @@ class Generator {
   Sampler sampler_;
   std::optional<StreamDecoder> decoder_;
   StopStrings stop_strings_;
-  std::vector<float> logits_;
-  bool logits_ready_ = false;  // logits_ follow the newest token of history_
+  PromptLookup lookup_;
+  std::vector<uint32_t>
+      draft_;  // decoded in one step: the newest token then, and a guess of those that follow; or empty
+  std::vector<float> logits_;  // rows of [vocabulary], after each token of draft_
+  size_t row_ = 0;             // the one of them that follows the newest token of history_,
+  bool logits_ready_ = false;  // if this is so
   std::string text_;           // the bytes of the last piece
   GenerationStats stats_;
 };

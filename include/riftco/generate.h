@@ -40,7 +40,7 @@ typedef struct rt_logit_bias {
   float bias; /* added to the token's logit; -INFINITY bars it */
 } rt_logit_bias;
 
-enum { RT_MAX_ALTERNATIVES = 64 };
+enum { RT_MAX_ALTERNATIVES = 64, RT_MAX_SPECULATION = 64 };
 
 /* How a token is chosen, in this order:
  *   1. the model's logits, or what a hook made of them (rt_generator_logits): the raw row
@@ -77,8 +77,11 @@ typedef struct rt_generation_options {
   const rt_logit_bias* logit_bias; /* copied by start; a token that is there twice gets both */
   uint64_t logit_bias_count;
   uint32_t
-      alternatives;  /* most likely tokens to tell with each piece, up to RT_MAX_ALTERNATIVES; default 0 */
-  uint32_t reserved; /* 0 */
+      alternatives; /* most likely tokens to tell with each piece, up to RT_MAX_ALTERNATIVES; default 0 */
+  uint32_t
+      speculation; /* tokens guessed ahead and checked in one step, up to RT_MAX_SPECULATION: a guess is what
+                           followed the same tokens earlier in prompt and text. It changes the speed only: tokens,
+                           probabilities, text and pieces are the same. Default 0: off */
 } rt_generation_options;
 
 RT_API rt_status RT_CALL rt_generation_options_init(rt_generation_options* options, uint64_t size);
@@ -148,8 +151,10 @@ typedef struct rt_generation_stats {
   uint64_t reused_tokens; /* of them already in the cache */
   uint64_t new_tokens;    /* sampled so far */
   uint64_t rollovers;
-  double prefill_seconds; /* computing the prompt tokens that were not reused */
-  double decode_seconds;  /* all steps after it, replays included */
+  double prefill_seconds;   /* computing the prompt tokens that were not reused */
+  double decode_seconds;    /* all steps after it, replays included */
+  uint64_t drafted_tokens;  /* guessed and computed ahead by speculation */
+  uint64_t accepted_tokens; /* of them those that were then sampled */
 } rt_generation_stats;
 
 RT_API rt_status RT_CALL rt_generator_get_stats(const rt_generator* generator, rt_generation_stats* stats);

@@ -30,6 +30,7 @@ from .command_options import (
     PresencePenaltyOption,
     RepetitionPenaltyOption,
     SeedOption,
+    SpeculationOption,
     TemperatureOption,
     ThreadsOption,
     TopKOption,
@@ -122,6 +123,7 @@ def generate_command(
     presence_penalty: PresencePenaltyOption = 0.0,
     frequency_penalty: FrequencyPenaltyOption = 0.0,
     penalty_window: PenaltyWindowOption = 0,
+    speculation: SpeculationOption = 0,
     logit_bias: Annotated[
         list[str] | None,
         typer.Option(metavar="ID=BIAS", help="Add to a token's logit; -inf bars it; may be repeated."),
@@ -169,6 +171,7 @@ def generate_command(
             presence_penalty=presence_penalty,
             frequency_penalty=frequency_penalty,
             penalty_window=penalty_window,
+            speculation=speculation,
             logit_bias=biases,
             alternatives=alternatives,
             parse_special=parse_special,
@@ -277,9 +280,10 @@ def _result_document(result: GenerationResult) -> dict[str, Any]:
 
 def _statistics(stats: GenerationStats, finish_reason: str) -> str:
     rollovers = f", {stats.rollovers} rollovers" if stats.rollovers else ""
+    guesses = f", {stats.accepted_tokens} of {stats.drafted_tokens} guessed" if stats.drafted_tokens else ""
     return (
         f"prompt: {stats.prompt_tokens} tokens, {stats.prefill_tokens_per_second:.0f} tok/s; "
-        f"new: {stats.new_tokens} tokens, {stats.decode_tokens_per_second:.0f} tok/s{rollovers}; "
+        f"new: {stats.new_tokens} tokens, {stats.decode_tokens_per_second:.0f} tok/s{rollovers}{guesses}; "
         f"finished: {finish_reason}"
     )
 

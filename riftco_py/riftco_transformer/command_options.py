@@ -43,3 +43,9 @@ FrequencyPenaltyOption = Annotated[
 PenaltyWindowOption = Annotated[
     int, typer.Option(min=0, help="Penalties look at this many newest tokens; 0: all.")
 ]
+SpeculationOption = Annotated[
+    int,
+    typer.Option(
+        min=0, max=64, help="Guess N tokens ahead where text repeats: faster, the same text; 0: off."
+    ),
+]

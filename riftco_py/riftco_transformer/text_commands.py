@@ -24,6 +24,7 @@ from .command_options import (
     PresencePenaltyOption,
     RepetitionPenaltyOption,
     SeedOption,
+    SpeculationOption,
     TemperatureOption,
     ThreadsOption,
     TopKOption,
@@ -59,6 +60,7 @@ def chat(
     presence_penalty: PresencePenaltyOption = 0.0,
     frequency_penalty: FrequencyPenaltyOption = 0.0,
     penalty_window: PenaltyWindowOption = 0,
+    speculation: SpeculationOption = 0,
     threads: ThreadsOption = 0,
     adapter: AdapterOption = None,
 ) -> int:
@@ -78,6 +80,7 @@ def chat(
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
         "penalty_window": penalty_window,
+        "speculation": speculation,
     }
     with ModelBundle.load(resolve(model)).instantiate("cpu", threads) as runtime:
         if adapter is not None:

@@ -123,6 +123,7 @@ def test_rules_and_cache_types_reach_the_generator(in_process: Riftco, rift_path
             "generate", rift_path, "aaa", "--max-new-tokens=20", "--repetition-penalty=1.4",
             "--presence-penalty=0.5", "--frequency-penalty=0.25", "--penalty-window=7", "--min-new-tokens=2",
             "--logit-bias=97=3", "--logit-bias", "98=-inf", "--alternatives=2", "--cache-type=f16", "--json",
+            "--speculation=8",
         )[1]
     )  # fmt: skip
     assert found["tokens"] == result.tokens
@@ -130,6 +131,15 @@ def test_rules_and_cache_types_reach_the_generator(in_process: Riftco, rift_path
     assert [[one["token"] for one in place] for place in found["alternatives"]] == [
         [one.token for one in place] for place in result.alternatives
     ]
+
+
+def test_speculation_is_told(in_process: Riftco, rift_path: Path) -> None:
+    common = ["generate", rift_path, "aaa", "--max-new-tokens=30", "--logit-bias=97=100"]
+    plain, guessed = in_process(*common), in_process(*common, "--speculation=8")
+    assert guessed[:2] == plain[:2] == (0, "a" * 30 + "\n")
+    assert " guessed; " not in plain[2]
+    assert ", 23 of 23 guessed; " in guessed[2]
+    assert in_process(*common, "--speculation=65")[0] == 2
 
 
 def test_streams_on_a_terminal(rift_path: Path, expected: str) -> None:

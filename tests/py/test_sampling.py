@@ -139,6 +139,8 @@ def test_a_row_with_every_token_barred(generator: TextGenerator) -> None:
         ({"logit_bias": {1: math.inf}}, InvalidArgumentError, "the logit bias of token 1 is inf"),
         ({"logit_bias": [1]}, TypeError, "logit_bias must be a mapping"),
         ({"min_new_tokens": 17}, InvalidArgumentError, "min_new_tokens 17 is more than max_new_tokens 16"),
+        ({"speculation": 65}, OutOfRangeError, "a speculation of 65 tokens is more than 64"),
+        ({"speculation": -1}, InvalidArgumentError, "speculation must be in 0"),
         ({"alternatives": 65}, OutOfRangeError, "65 alternatives are more than 64"),
         ({"penalty": 1.0}, TypeError, "there is no option 'penalty'"),
         ({"n": 0}, InvalidArgumentError, "n must be at least 1"),
@@ -210,3 +212,43 @@ def test_closing_a_stream_ends_its_session(runtime: Runtime, generator: TextGene
     stream.close()  # of a generation that is over: not the one that runs
     assert runtime.model.info.session_count == 1
     assert "".join(other) == generator.generate(PROMPT, 9).text
+
+
+# --- speculation ---
+
+
+@pytest.mark.parametrize(
+    "options",
+    [*CASES, {"max_new_tokens": 90}, {"max_new_tokens": 90, "rollover": "keep", "rollover_keep": 20}],
+)
+def test_speculation_changes_nothing(generator: TextGenerator, options: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"max_new_tokens": 30, "seed": 3, "alternatives": 3, **options}
+    prompt = PROMPT * 3
+    expected = generator.generate(prompt, **settings)
+    assert expected.stats.drafted_tokens == 0
+    for speculation in (1, 9):
+        result = generator.generate(prompt, speculation=speculation, **settings)
+        hooked = generator.generate(prompt, speculation=speculation, logits_hook=Recorder(), **settings)
+        for one in (result, hooked):
+            assert (one.text, one.finish_reason) == (expected.text, expected.finish_reason)
+            assert outcome(one) == outcome(expected)
+            assert one.processed_log_probabilities == expected.processed_log_probabilities
+            assert one.alternatives == expected.alternatives
+        assert result.stats.accepted_tokens <= result.stats.drafted_tokens
+
+
+def test_speculation_of_choices(generator: TextGenerator) -> None:
+    expected = generator.generate(PROMPT * 3, 20, n=4, **SAMPLED)
+    found = generator.generate(PROMPT * 3, 20, n=4, speculation=7, **SAMPLED)
+    assert [outcome(one) for one in found] == [outcome(one) for one in expected]
+
+
+def test_speculation_saves_steps(generator: TextGenerator) -> None:
+    """A model that says one token for ever is guessed right, and then a step gives many tokens."""
+    settings: dict[str, Any] = {"max_new_tokens": 40, "logit_bias": {5: 100.0}}
+    with generator.stream(PROMPT, speculation=64, **settings) as stream:
+        text = "".join(stream)
+    stats = stream.result.stats
+    assert text == generator.generate(PROMPT, **settings).text
+    # the first three show that it repeats itself; then a step gives 1 + 1, 1 + 2, 1 + 4, 1 + 8 and 1 + 16 tokens
+    assert stats.accepted_tokens == stats.drafted_tokens == 31

@@ -64,6 +64,7 @@ struct GenerationConfig {
   std::uint32_t penalty_window = 0;  // newest tokens that the penalties look at; 0: all
   std::vector<LogitBias> logit_bias = {};
   std::uint32_t alternatives = 0;  // most likely tokens to tell with each piece, at most RT_MAX_ALTERNATIVES
+  std::uint32_t speculation = 0;   // tokens guessed ahead and checked in one step, at most RT_MAX_SPECULATION
   const CancelFlag* cancel = nullptr;  // kept alive by the caller until the generation has ended
 };
 

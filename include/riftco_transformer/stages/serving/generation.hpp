@@ -160,6 +160,7 @@ class GenerationEngine {
       value.logit_bias = logit_bias.data();
       value.logit_bias_count = logit_bias.size();
       value.alternatives = config.alternatives;
+      value.speculation = config.speculation;
       value.cancel = config.cancel ? config.cancel->get() : nullptr;
     }
     Options(const Options&) = delete;
