@@ -83,7 +83,7 @@ def main() -> None:
     riftco("evaluate", base, data / "held_out.jsonl")
     riftco(
         "finetune", base, data / "corpus_pairs.jsonl", "--method", "full", "--out", tuned,
-        "--steps", given.steps // 4, "--batch", 32, "--learning-rate", 3e-4,
+        "--steps", given.steps // 4, "--batch", 32, "--learning-rate", 1e-3,
     )  # fmt: skip
     for model in (base, tuned):
         riftco("evaluate", model, data / "held_out_pairs.jsonl")

@@ -18,6 +18,7 @@ from riftco_transformer.cancel import CancelFlag, interruptible
 from riftco_transformer.model import Model, ModelConfig
 from riftco_transformer.serving import TextGenerator
 from riftco_transformer.tokenizer import Tokenizer
+from riftco_transformer.training import Trainer, evaluate
 
 SLOW = ModelConfig(width=256, head_width=64, mlp_width=1024, layer_count=8, maximum_context=8192)
 
@@ -65,6 +66,17 @@ def test_generation(slow: Model) -> None:
         interrupted(lambda: generator.generate("x" * 8000))
         interrupted(lambda: generator.generate("x", max_new_tokens=10**6))
         assert len(generator.generate("x", max_new_tokens=3).tokens) == 3
+
+
+def test_training_step(slow: Model) -> None:
+    tokens = np.full((1, 3000), 5)
+    before = slow.parameters["layers.0.q.weight"]
+    with Trainer(slow) as trainer:
+        interrupted(lambda: trainer.step(tokens, tokens))
+        assert trainer.info.step == 0
+        assert np.array_equal(slow.parameters["layers.0.q.weight"], before)
+        interrupted(lambda: evaluate(slow, tokens.repeat(8, axis=0), tokens.repeat(8, axis=0), "flash"))
+        assert trainer.step(tokens[:, :8], tokens[:, :8]).step == 1
 
 
 def test_flag_of_the_user_stays_as_it_was(slow: Model) -> None:

@@ -141,14 +141,19 @@ def test_killed_at_any_moment(
     tmp_path: Path, corpus: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     command, checkpoint = endless(corpus, tmp_path), tmp_path / "checkpoint"
+    position = 0
     for attempt in range(3):
         process = start(*command, *(["--resume"] if attempt else []))
-        wait_for(checkpoint, process)
-        time.sleep(0.2 + 0.07 * attempt)
+        before = position
+        while position == before:  # until it has gone on
+            assert process.poll() is None
+            wait_for(checkpoint, process)
+            position = json.loads(checkpoint_state(checkpoint))["position"]
+        time.sleep(0.03 * attempt)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         position = json.loads(checkpoint_state(checkpoint))["position"]
-        assert position > 0
+        assert position > before
         assert position % 2 == 0
     assert not (tmp_path / "out.rift").exists()
     steps = f"--steps={position // 2 + 1}"
