@@ -212,7 +212,7 @@ class _Training:
         self._batch = _at_least_1(batch, "batch")
         self._steps = step_count(steps, epochs, len(data), self._batch)
         if trainer_options.get("schedule", "constant") != "constant":
-            trainer_options.setdefault("total_steps", self._steps)
+            trainer_options.setdefault("total_steps", max(1, self._steps))
         self._seed = integer(seed, "seed")
         self._held_out = held_out
         self._evaluate_every = integer(evaluate_every, "evaluate_every")

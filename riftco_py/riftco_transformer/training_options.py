@@ -30,7 +30,7 @@ class Schedule(str, Enum):
 FINAL_RATE = 0.1
 """Of the learning rate, where linear and cosine end."""
 
-StepsOption = Annotated[int | None, typer.Option(min=0, help="Updates in all.")]
+StepsOption = Annotated[int | None, typer.Option(min=1, help="Updates in all.")]
 EpochsOption = Annotated[
     float | None, typer.Option(min=0, help="Instead of --steps: how often to go over the data.")
 ]
