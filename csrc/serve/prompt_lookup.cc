@@ -7,7 +7,7 @@ namespace riftco {
 namespace {
 
 constexpr size_t kShortestRun = 2, kLongestRun = 4;  // tokens that a text must end with to be known again
-constexpr uint32_t kMaxMisses = 5;                   // pauses are at most 2^kMaxMisses - 1 calls
+constexpr uint32_t kMaxMisses = 6;                   // pauses are at most 2^(kMaxMisses - 1) - 1 calls
 
 // From the last token of a run to its first.
 uint64_t extend_hash(uint64_t hash, uint32_t token) noexcept {
@@ -68,7 +68,7 @@ void PromptLookup::learn(size_t guessed, size_t right) noexcept {
     length_ = std::max(1u, uint32_t(right));
   }
   misses_ = right > 0 ? 0 : std::min(misses_ + 1, kMaxMisses);
-  pause_ = (1u << misses_) - 1;
+  pause_ = misses_ > 0 ? (1u << (misses_ - 1)) - 1 : 0;
 }
 
 }  // namespace riftco

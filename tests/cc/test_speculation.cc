@@ -104,7 +104,7 @@ TEST(PromptLookup, LearnsHowFarToGuess) {
   EXPECT_EQ(length(), 3u);
   lookup.learn(0, 0);
   EXPECT_EQ(length(), 3u) << "nothing was guessed";
-  for (const size_t pause : {1u, 3u, 7u, 15u, 31u, 31u}) {  // after every guess in vain
+  for (const size_t pause : {0u, 1u, 3u, 7u, 15u, 31u, 31u}) {  // after every guess in vain
     lookup.learn(length(), 0);
     for (size_t i = 0; i < pause; ++i) EXPECT_EQ(length(), 0u) << pause;
     EXPECT_EQ(length(), 1u);
