@@ -465,9 +465,10 @@ TEST(Speculation, MemoryFailuresLoseNothing) {
 
 TEST(Speculation, SteadyStateAllocatesNothing) {
   const auto model = small_model(512);
-  Generator first(model, nullptr, make_kv_cache_factory(*model, {.page_count = 64}));
+  const auto pool = make_kv_cache_factory(*model, {.page_count = 64});
   const GenerationOptions options = copying(16, 300);
   const auto both = [&](auto&& rest) {
+    Generator first(model, nullptr, pool);
     first.start(kCopied, options);
     const auto fork = first.fork(1);
     for (Generator* generator : {fork.get(), &first}) {
