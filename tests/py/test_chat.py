@@ -14,7 +14,17 @@ from riftco_transformer.artifacts import Runtime
 from riftco_transformer.chat import ChatSession
 from riftco_transformer.errors import InvalidStateError
 
-COMMAND = [sys.executable, "-m", "riftco_transformer", "chat", "smollm2-135m", "--max-new-tokens", "24"]
+COMMAND = [
+    sys.executable,
+    "-m",
+    "riftco_transformer",
+    "chat",
+    "smollm2-135m",
+    "--speculation",
+    "4",
+    "--max-new-tokens",
+    "24",
+]
 
 
 @pytest.fixture

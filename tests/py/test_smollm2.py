@@ -63,3 +63,19 @@ def test_stop_at_the_end_of_an_answer(smollm2: Runtime) -> None:
         more = generator.generate(prompt, max_new_tokens=30, parse_special=True, ignore_eos=True)
         assert more.finish_reason == "length"
         assert more.tokens[: len(answer.tokens)] == answer.tokens
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.3])
+def test_speculation_changes_nothing(smollm2: Runtime, temperature: float) -> None:
+    text = "The lighthouse keeper woke before dawn and climbed the two hundred steps to the lamp. He trimmed the wick, "
+    prompt = f"Original:\n{text}polished the great lens, and wrote the weather into his book.\n\nCorrected:\n{text[:21]}"
+    with TextGenerator(smollm2.model, maximum_context=256) as generator:
+        plain, guessed = (
+            generator.generate(prompt, 40, temperature=temperature, seed=1, speculation=speculation)
+            for speculation in (0, 8)
+        )
+        assert guessed.tokens == plain.tokens
+        assert guessed.text == plain.text
+        assert guessed.log_probabilities == plain.log_probabilities
+        assert guessed.processed_log_probabilities == plain.processed_log_probabilities
+        assert guessed.stats.accepted_tokens > 20
