@@ -177,9 +177,9 @@ void test_generation() {
         result.statistics.rollovers > 0);
   CHECK(result.text == other.generate("Once", config).text);  // swapping the factory changes nothing
   CHECK(result.text == engine.generate(tokenizer.encode("Once"), config).text);
-  serve::GenerationConfig guessing = config;
-  guessing.speculation = 8;
-  CHECK(result.text == engine.generate("Once", guessing).text);
+  const serve::GenerationResult guessed =
+      engine.generate("aaa", {.max_new_tokens = 20, .logit_bias = {{'a', 100.0f}}, .speculation = 8});
+  CHECK(guessed.text == std::string(20, 'a') && guessed.statistics.accepted_tokens > 10);
 
   std::string text;
   std::size_t pieces = 0;
