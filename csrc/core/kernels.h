@@ -174,7 +174,8 @@ struct KernelTable {
   // --- weights; rows are in file layout (core/dtype.h). unpack(pack(rows)) is the same bytes.
   size_t (*packed_bytes)(DType type, uint32_t outputs,
                          uint32_t inputs);  // includes padding; 64-byte aligned data
-  // `matrix.data` must be zeroed before its first pack_rows.
+  // Quantised: `matrix.data` must be zeroed before its first pack_rows. What a matrix of floats has beyond its outputs never
+  // reaches a result.
   void (*pack_rows)(const PackedMatrix& matrix, uint32_t first_row, uint32_t rows,
                     const std::byte* file_rows);
   void (*unpack_rows)(const PackedMatrix& matrix, uint32_t first_row, uint32_t rows, std::byte* file_rows);

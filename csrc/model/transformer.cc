@@ -123,6 +123,7 @@ void ModelChange::check_unadapted() const {
 void ModelChange::set_lora(std::shared_ptr<LoraAdapters> lora) noexcept {
   if (model_.lora_) model_.lora_->remove(weights());
   model_.lora_ = std::move(lora);
+  model_.lora_epoch_++;
   if (model_.lora_) model_.lora_->install(weights());
   commit();
 }

@@ -1,7 +1,6 @@
 #include "train/linear_layer.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/dtype.h"
 
@@ -26,7 +25,6 @@ void for_each_float_chunk(const TrainingContext& c, const PackedMatrix& m, Fn fn
                                  .inputs = m.inputs,
                                  .data = c.chunk,
                                  .bias = m.bias ? m.bias + first : nullptr};
-    std::memset(c.chunk, 0, c.kernels.packed_bytes(DType::f32, count, m.inputs));
     c.threads.run([&](const Region& region) {  // a panel's rows belong to one worker
       constexpr uint32_t kStep = 96;
       float* values = reinterpret_cast<float*>(c.scratch_of(region.index()));

@@ -355,7 +355,8 @@ TEST(Trainer, AdaptersThatComeOrGoEndIt) {
     detach_lora(change);
   }
   EXPECT_EQ(failure_of([&] { adapters.step(Data().batch()); }).message, message);
-  EXPECT_EQ(trainer.step(Data().batch()).step, 2u) << "the adapters are gone again";
+  EXPECT_EQ(failure_of([&] { trainer.step(Data().batch()); }).message, message)
+      << "gone again, but they may have been merged";
 }
 
 TEST(Trainer, WhatIsNotFiniteChangesNothing) {
