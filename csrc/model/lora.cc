@@ -214,7 +214,7 @@ void merge_lora(ModelChange& change) {
   merge.run([&](size_t index, uint32_t first, uint32_t count, const float* values) {
     weights.set_rows(index, first, count, reinterpret_cast<const std::byte*>(values));
   });
-  change.set_lora(nullptr);
+  change.finish_merge();
 }
 
 }  // namespace riftco

@@ -123,9 +123,13 @@ void ModelChange::check_unadapted() const {
 void ModelChange::set_lora(std::shared_ptr<LoraAdapters> lora) noexcept {
   if (model_.lora_) model_.lora_->remove(weights());
   model_.lora_ = std::move(lora);
-  model_.lora_epoch_++;
   if (model_.lora_) model_.lora_->install(weights());
   commit();
+}
+
+void ModelChange::finish_merge() noexcept {
+  model_.merges_++;
+  set_lora(nullptr);
 }
 
 void ModelChange::widen() {

@@ -74,8 +74,8 @@ class DecoderOnlyTransformer {
   // Changes of parameters so far: what was computed under another epoch is stale.
   uint64_t parameter_epoch() const noexcept { return epoch_.load(); }
 
-  // How often adapters were attached, detached or merged.
-  uint64_t lora_epoch() const noexcept { return lora_epoch_.load(); }
+  // How often adapters were merged.
+  uint64_t merge_count() const noexcept { return merges_.load(); }
 
   // Holds off changes while parameters are read by whoever has no session.
   std::shared_lock<std::shared_mutex> reading() const { return std::shared_lock(parameters_mutex_); }
@@ -97,7 +97,7 @@ class DecoderOnlyTransformer {
   std::unique_ptr<StepExecutor> executor_;
   mutable std::shared_mutex parameters_mutex_;
   mutable std::atomic<uint64_t> sessions_{0};
-  std::atomic<uint64_t> epoch_{0}, lora_epoch_{0};
+  std::atomic<uint64_t> epoch_{0}, merges_{0};
   mutable std::mutex fingerprint_mutex_;
   mutable std::string fingerprint_;         // guarded by fingerprint_mutex_; empty: not computed
   mutable uint64_t fingerprint_epoch_ = 0;  // what it is of; guarded too
@@ -133,6 +133,9 @@ class ModelChange {
 
   // Puts these adapters in the place of those that are attached; null: none. Commits.
   void set_lora(std::shared_ptr<LoraAdapters> lora) noexcept;
+
+  // The adapters that are attached are part of the weights now. Commits.
+  void finish_merge() noexcept;
 
   // f16 and bf16 matrices become f32, exactly; quantised ones stay. Commits, where there were some.
   void widen();

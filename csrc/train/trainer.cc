@@ -58,14 +58,14 @@ uint64_t target_count(const TrainingBatch& batch) noexcept {
 Trainer::Trainer(std::shared_ptr<DecoderOnlyTransformer> model, const TrainerOptions& options)
     : model_(std::move(model)),
       lora_(model_->lora()),
-      lora_epoch_(model_->lora_epoch()),
+      merges_(model_->merge_count()),
       options_(validated(options)),
       gradients_(model_->device(), trained_list(*model_), model_->account(), "the gradients"),
       optimizer_(model_->device(), gradients_.parameters(), options.optimizer, model_->account()),
       network_(widened(model_), options.network) {}
 
 void Trainer::check_adapters() const {
-  if (model_->lora_epoch() != lora_epoch_)
+  if (model_->lora() != lora_ || model_->merge_count() != merges_)
     fail(Status::invalid_state, "adapters were attached, detached or merged since the trainer was made");
 }
 

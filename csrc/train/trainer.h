@@ -65,7 +65,7 @@ class Trainer {
 
   std::shared_ptr<DecoderOnlyTransformer> model_;
   std::shared_ptr<LoraAdapters> lora_;  // those that are trained; null: all parameters
-  uint64_t lora_epoch_;
+  uint64_t merges_;                     // of adapters into the model, before
   TrainerOptions options_;
   ParameterStore gradients_;
   Optimizer optimizer_;
