@@ -73,7 +73,7 @@ void copy_rows(const float* from, size_t stride, uint32_t rows, uint32_t head_wi
   const uint32_t width = padded(head_width);
   for (uint32_t r = 0; r < rows; r++)
     for (uint32_t d = 0; d < width; d += 16)
-      (F16::load_first(from + r * stride + d, smaller(16, head_width - d)) * F16::splat(scale))
+      (load_some(from + r * stride + d, smaller(16, head_width - d)) * F16::splat(scale))
           .store(to + r * width + d);
 }
 
@@ -176,8 +176,8 @@ void forward_tile(const TrainingAttentionArgs& args, const AttentionUnitView& u,
   for (uint32_t r = 0; r < rows; r++)
     for (uint32_t d = 0; d < args.head_width; d += 16) {
       const uint32_t n = smaller(16, args.head_width - d);
-      (F16::load(out + r * width + d) / F16::splat(row[r].sum))
-          .store_first(args.context + u.query_at + (first + r) * u.q_stride + d, n);
+      store_some(F16::load(out + r * width + d) / F16::splat(row[r].sum),
+                 args.context + u.query_at + (first + r) * u.q_stride + d, n);
     }
 }
 
@@ -250,8 +250,7 @@ void backward_tile(const TrainingAttentionArgs& args, const AttentionUnitView& u
     F16 along = F16::splat(0);
     for (uint32_t d = 0; d < args.head_width; d += 16)
       along = fma(F16::load(s.d_context + r * width + d),
-                  F16::load_first(args.context + at + r * u.q_stride + d, smaller(16, args.head_width - d)),
-                  along);
+                  load_some(args.context + at + r * u.q_stride + d, smaller(16, args.head_width - d)), along);
     s.along[r] = sum(along);
   }
   if (u.probabilities) {
@@ -276,7 +275,7 @@ void backward_tile(const TrainingAttentionArgs& args, const AttentionUnitView& u
     for (uint32_t d = 0; d < args.head_width; d += 16) {
       const uint32_t n = smaller(16, args.head_width - d);
       float* to = args.dq + at + r * u.q_stride + d;
-      fma(F16::load(s.dq + r * width + d), scale, F16::load_first(to, n)).store_first(to, n);
+      store_some(fma(F16::load(s.dq + r * width + d), scale, load_some(to, n)), to, n);
     }
 }
 

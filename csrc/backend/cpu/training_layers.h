@@ -10,7 +10,7 @@ namespace {
 // --- norms ---
 
 RIFTCO_INLINE F16 normal(const RowStatistics& row, const float* x, uint32_t n) {
-  return (F16::load_first(x, n) - F16::splat(row.mean)) * F16::splat(row.inverse);
+  return (load_some(x, n) - F16::splat(row.mean)) * F16::splat(row.inverse);
 }
 
 void normalise(const NormaliseArgs& args, Share share) {
@@ -22,9 +22,9 @@ void normalise(const NormaliseArgs& args, Share share) {
     args.statistics[r] = {row.mean, row.inverse};
     for (uint32_t c = 0; c < width; c += 16) {
       const uint32_t n = smaller(16, width - c);
-      F16 v = normal(args.statistics[r], x + c, n) * F16::load_first(args.weights.weight + c, n);
-      if (args.weights.bias) v = v + F16::load_first(args.weights.bias + c, n);
-      v.store_first(args.out + r * width + c, n);
+      F16 v = normal(args.statistics[r], x + c, n) * load_some(args.weights.weight + c, n);
+      if (args.weights.bias) v = v + load_some(args.weights.bias + c, n);
+      store_some(v, args.out + r * width + c, n);
     }
   }
 }
@@ -36,7 +36,7 @@ void norm_backward(const NormBackwardArgs& args, Share share) {
     const float *x = args.x + r * width, *dy = args.dy + r * width;
     const RowStatistics row = args.statistics[r];
     const auto scaled = [&](uint32_t c, uint32_t n) {
-      return F16::load_first(dy + c, n) * F16::load_first(args.weight + c, n);
+      return load_some(dy + c, n) * load_some(args.weight + c, n);
     };
     F16 plain = F16::splat(0), along = F16::splat(0);
     for (uint32_t c = 0; c < width; c += 16) {  // missing lanes: dy is 0
@@ -52,23 +52,23 @@ void norm_backward(const NormBackwardArgs& args, Share share) {
       const uint32_t n = smaller(16, width - c);
       float* to = args.dx + r * width + c;
       const F16 dx = (scaled(c, n) - mean - normal(row, x + c, n) * projection) * inverse;
-      (args.overwrite ? dx : F16::load_first(to, n) + dx).store_first(to, n);
+      store_some(args.overwrite ? dx : load_some(to, n) + dx, to, n);
     }
   }
 }
 
 void norm_gradients(const NormGradientArgs& args, Share share) {
   for_each_vector(args.width, share, [&](uint32_t c, uint32_t n) {
-    F16 weight = F16::load_first(args.weight + c, n);
-    F16 bias = args.bias ? F16::load_first(args.bias + c, n) : F16::splat(0);
+    F16 weight = load_some(args.weight + c, n);
+    F16 bias = args.bias ? load_some(args.bias + c, n) : F16::splat(0);
     for (size_t r = 0; r < args.rows; r++) {
       const size_t at = r * args.width + c;
-      const F16 dy = F16::load_first(args.dy + at, n);
+      const F16 dy = load_some(args.dy + at, n);
       weight = fma(dy, normal(args.statistics[r], args.x + at, n), weight);
       bias = bias + dy;
     }
-    weight.store_first(args.weight + c, n);
-    if (args.bias) bias.store_first(args.bias + c, n);
+    store_some(weight, args.weight + c, n);
+    if (args.bias) store_some(bias, args.bias + c, n);
   });
 }
 
@@ -97,9 +97,9 @@ void activation_backward(const ActivationBackwardArgs& args, Share share) {
   };
   const auto gelu = [&](auto value, auto slope) {
     walk([&](size_t i, uint32_t n) {
-      const F16 up = F16::load_first(args.up + i, n);
-      value(up).store_first(args.y + i, n);
-      (F16::load_first(args.dy + i, n) * slope(up)).store_first(args.dy + i, n);
+      const F16 up = load_some(args.up + i, n);
+      store_some(value(up), args.y + i, n);
+      store_some(load_some(args.dy + i, n) * slope(up), args.dy + i, n);
     });
   };
   switch (args.kind) {
@@ -109,12 +109,12 @@ void activation_backward(const ActivationBackwardArgs& args, Share share) {
       return gelu([](F16 x) { return formulas::gelu_tanh(x); }, [](F16 x) { return gelu_tanh_slope(x); });
     case Activation::silu_gated:  // silu(x) = x s(x); its slope is s (1 + x (1 - s))
       return walk([&](size_t i, uint32_t n) {
-        const F16 gate = F16::load_first(args.gate + i, n), up = F16::load_first(args.up + i, n),
-                  dy = F16::load_first(args.dy + i, n), one = F16::splat(1);
+        const F16 gate = load_some(args.gate + i, n), up = load_some(args.up + i, n),
+                  dy = load_some(args.dy + i, n), one = F16::splat(1);
         const F16 silu = formulas::silu(gate), s = one / (one + formulas::exp(F16::splat(0) - gate));
-        (silu * up).store_first(args.y + i, n);
-        (dy * silu).store_first(args.dy + i, n);
-        (dy * up * s * fma(gate, one - s, one)).store_first(args.dgate + i, n);
+        store_some(silu * up, args.y + i, n);
+        store_some(dy * silu, args.dy + i, n);
+        store_some(dy * up * s * fma(gate, one - s, one), args.dgate + i, n);
       });
   }
 }
@@ -143,7 +143,7 @@ float row_largest(const float* x, uint32_t count) {
   F16 most = F16::splat(x[0]);
   for (uint32_t i = 0; i < count; i += 16) {
     const uint32_t n = smaller(16, count - i);
-    most = select(first_lanes(n), max_nan(most, F16::load_first(x + i, n)), most);
+    most = select(first_lanes(n), max_nan(most, load_some(x + i, n)), most);
   }
   return largest(most);
 }
@@ -161,8 +161,8 @@ void cross_entropy_row(const CrossEntropyArgs& args, size_t r) {
   F16 total = F16::splat(0);
   for (uint32_t i = 0; i < args.vocabulary; i += 16) {
     const uint32_t n = smaller(16, args.vocabulary - i);
-    const F16 e = formulas::exp(F16::load_first(x + i, n) - shift);
-    if (args.scale > 0) e.store_first(x + i, n);
+    const F16 e = formulas::exp(load_some(x + i, n) - shift);
+    if (args.scale > 0) store_some(e, x + i, n);
     total = select(first_lanes(n), total + e, total);
   }
   const float all = sum(total);
@@ -171,7 +171,7 @@ void cross_entropy_row(const CrossEntropyArgs& args, size_t r) {
   const F16 factor = F16::splat(args.scale / all);
   for (uint32_t i = 0; i < args.vocabulary; i += 16) {
     const uint32_t n = smaller(16, args.vocabulary - i);
-    (F16::load_first(x + i, n) * factor).store_first(x + i, n);
+    store_some(load_some(x + i, n) * factor, x + i, n);
   }
   x[target] -= args.scale;
 }

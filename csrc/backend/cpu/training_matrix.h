@@ -6,6 +6,18 @@
 namespace riftco {
 namespace {
 
+// n of 16 lanes: whole vectors, which most are, without a mask.
+RIFTCO_INLINE F16 load_some(const float* p, uint32_t n) {
+  return n == 16 ? F16::load(p) : F16::load_first(p, n);
+}
+RIFTCO_INLINE void store_some(F16 v, float* p, uint32_t n) {
+  if (n == 16) {
+    v.store(p);
+  } else {
+    v.store_first(p, n);
+  }
+}
+
 inline constexpr uint32_t kOuterRows =
     128;  // of dy and x worked on at a time: a panel of dy stays in the first-level cache
 
@@ -59,8 +71,7 @@ void pack_outer_panel(const OuterArgs& args, uint32_t first_output, uint32_t fir
     const float* row = args.dy + (first_row + t) * args.stride + first_output;
     float* to = panel + t * kFloatPanel;
     for (uint32_t n = 0; n < kFloatPanel; n += 16)
-      (n + 16 <= outputs ? F16::load(row + n) : F16::load_first(row + n, outputs > n ? outputs - n : 0))
-          .store(to + n);
+      load_some(row + n, n < outputs ? smaller(16, outputs - n) : 0).store(to + n);
   }
 }
 
@@ -114,9 +125,9 @@ RIFTCO_INLINE void for_each_vector(uint32_t columns, Share share, Fn fn) {
 
 void column_sums(const ColumnSumArgs& args, Share share) {
   for_each_vector(args.columns, share, [&](uint32_t c, uint32_t n) {
-    F16 sum = F16::load_first(args.sums + c, n);
-    for (size_t r = 0; r < args.rows; r++) sum = sum + F16::load_first(args.x + r * args.stride + c, n);
-    sum.store_first(args.sums + c, n);
+    F16 sum = load_some(args.sums + c, n);
+    for (size_t r = 0; r < args.rows; r++) sum = sum + load_some(args.x + r * args.stride + c, n);
+    store_some(sum, args.sums + c, n);
   });
 }
 
