@@ -26,6 +26,7 @@ if [ "$purpose" = test ]; then
   need libgtest-dev has_header gtest/gtest.h
   need clang command -v clang++
   need clang-format command -v clang-format
+  need valgrind command -v valgrind
 elif [ "$purpose" = neon ]; then
   need g++-aarch64-linux-gnu command -v aarch64-linux-gnu-g++
   need qemu-user command -v qemu-aarch64
