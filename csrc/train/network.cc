@@ -132,6 +132,9 @@ struct TrainingNetwork::State {
     c.step_model = &model->weights().step_model();
     const uint32_t most =
         options.micro_batch ? std::min(options.micro_batch, batch.sequences) : batch.sequences;
+    if (uint64_t(most) * batch.length > UINT32_MAX)
+      fail(Status::overflow, "%u sequences of %u tokens are too many at a time: use micro-batches", most,
+           batch.length);
     const double count = double(count_targets(batch.targets));
     double total = 0;
     for (uint32_t first = 0; first < batch.sequences; first += most) {
