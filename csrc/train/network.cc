@@ -13,15 +13,13 @@
 namespace riftco {
 namespace {
 
-void check_cancel(const CancelFlag* cancel) {
-  if (cancel && cancel->is_set()) fail(Status::cancelled, "the training step was cancelled");
-}
-
-uint64_t count_targets(std::span<const uint32_t> targets) {
-  return uint64_t(targets.size()) - uint64_t(std::count(targets.begin(), targets.end(), kNoTarget));
-}
+constexpr char kStep[] = "the training step";
 
 }  // namespace
+
+uint64_t target_count(const TrainingBatch& batch) noexcept {
+  return batch.targets.size() - uint64_t(std::ranges::count(batch.targets, kNoTarget));
+}
 
 void check_batch(const ModelConfig& config, const TrainingBatch& batch) {
   const auto fail_at = [&](const char* what, size_t i, uint32_t id) {
@@ -44,7 +42,7 @@ void check_batch(const ModelConfig& config, const TrainingBatch& batch) {
     if (batch.targets[i] != kNoTarget && batch.targets[i] >= config.vocabulary_size)
       fail_at("target", i, batch.targets[i]);
   }
-  if (count_targets(batch.targets) == 0) fail(Status::invalid_argument, "no target of the batch counts");
+  if (target_count(batch) == 0) fail(Status::invalid_argument, "no target of the batch counts");
 }
 
 struct TrainingNetwork::State {
@@ -85,7 +83,7 @@ struct TrainingNetwork::State {
           GatherArgs{&m.token_embedding, m.position_embedding ? &m.position_embedding : nullptr, tokens,
                      w->positions, c.rows(), w->blocks.front().x});
     for (size_t l = 0; l < m.layers.size(); l++) {
-      check_cancel(cancel);
+      check_cancel(cancel, kStep);
       block_forward(c, m.layers[l], w->cos_sin, w->blocks[l], w->scratch, block_output(l));
     }
   }
@@ -99,7 +97,7 @@ struct TrainingNetwork::State {
     const StepModel& m = c.model();
     norm_forward(c, final_norm(), w->last, c.rows(), w->scratch.normal);
     for (uint32_t first = 0; first < c.rows(); first += w->head_rows) {
-      check_cancel(cancel);
+      check_cancel(cancel, kStep);
       const uint32_t rows = std::min(w->head_rows, c.rows() - first);
       const float* x = w->scratch.normal + size_t(first) * m.width;
       linear_forward(c, m.head, pack_rows(c, x, rows, m.width), w->logits, false);
@@ -115,7 +113,7 @@ struct TrainingNetwork::State {
   void backward(const uint32_t* tokens, const CancelFlag* cancel) {
     const StepModel& m = c.model();
     for (size_t l = m.layers.size(); l-- > 0;) {
-      check_cancel(cancel);
+      check_cancel(cancel, kStep);
       if (options.recompute)  // what it gives is not needed, and d_normal is free
         block_forward(c, m.layers[l], w->cos_sin, w->blocks[l], w->scratch, w->scratch.d_normal);
       block_backward(c, m.layers[l], w->cos_sin, w->blocks[l], w->scratch, w->dx);
@@ -135,7 +133,7 @@ struct TrainingNetwork::State {
     if (uint64_t(most) * batch.length > UINT32_MAX)
       fail(Status::overflow, "%u sequences of %u tokens are too many at a time: use micro-batches", most,
            batch.length);
-    const double count = double(count_targets(batch.targets));
+    const double count = double(target_count(batch));
     double total = 0;
     for (uint32_t first = 0; first < batch.sequences; first += most) {
       c.sequences = std::min(most, batch.sequences - first), c.length = batch.length;

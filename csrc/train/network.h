@@ -18,6 +18,9 @@ struct TrainingBatch {
   const CancelFlag* cancel = nullptr;  // looked at per layer
 };
 
+// Targets of a batch that count.
+uint64_t target_count(const TrainingBatch& batch) noexcept;
+
 // flash keeps row statistics, materialized the probabilities [sequences, heads, length, length]: the same result.
 enum class TrainingAttention : uint8_t { flash, materialized };
 

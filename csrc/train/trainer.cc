@@ -51,10 +51,6 @@ void copy(const ParameterStore& from, ParameterStore& to) {
 
 }  // namespace
 
-uint64_t target_count(const TrainingBatch& batch) noexcept {
-  return batch.targets.size() - uint64_t(std::ranges::count(batch.targets, kNoTarget));
-}
-
 Trainer::Trainer(std::shared_ptr<DecoderOnlyTransformer> model, const TrainerOptions& options)
     : model_(std::move(model)),
       lora_(model_->lora()),

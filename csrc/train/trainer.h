@@ -73,7 +73,4 @@ class Trainer {
   TrainingNetwork network_;
 };
 
-// Targets of a batch that count.
-uint64_t target_count(const TrainingBatch& batch) noexcept;
-
 }  // namespace riftco
