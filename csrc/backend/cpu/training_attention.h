@@ -12,12 +12,11 @@ namespace {
 
 inline constexpr uint32_t kTile = 64;
 
-RIFTCO_INLINE uint32_t padded(uint32_t head_width) { return uint32_t(round_up(head_width, 16)); }
-
-// Scratch of a unit: ten tiles [kTile][padded] or [padded][kTile], three of [kTile][kTile]; forward also keys and values of
-// the whole sequence.
+// Scratch of a unit: eight tiles [kTile][padded width] or the other way round, three of [kTile][kTile] and some rows; forward
+// also keys and values of the whole sequence.
 size_t training_attention_scratch_bytes(uint32_t length, uint32_t head_width) {
-  const size_t tile = size_t(kTile) * padded(head_width), keys = round_up(length, kTile) * padded(head_width);
+  const size_t tile = size_t(kTile) * padded_width(head_width),
+               keys = round_up(length, kTile) * padded_width(head_width);
   return (8 * tile + 3 * kTile * kTile + 2 * keys + 4 * kTile) * sizeof(float);
 }
 
@@ -70,7 +69,7 @@ void multiply_tiles(TileLeft a, const float* b, size_t b_stride, uint32_t rows, 
 
 // Rows of a head, scaled, with zeros up to the padded width.
 void copy_rows(const float* from, size_t stride, uint32_t rows, uint32_t head_width, float scale, float* to) {
-  const uint32_t width = padded(head_width);
+  const uint32_t width = uint32_t(padded_width(head_width));
   for (uint32_t r = 0; r < rows; r++)
     for (uint32_t d = 0; d < width; d += 16)
       (load_some(from + r * stride + d, smaller(16, head_width - d)) * F16::splat(scale))
@@ -154,7 +153,7 @@ uint32_t first_tile(const TrainingAttentionArgs& args, uint32_t position) {
 // One tile of queries against all keys it sees. k_t: [tile][head_width][kTile], v: [keys][padded].
 void forward_tile(const TrainingAttentionArgs& args, const AttentionUnitView& u, uint32_t first,
                   const float* k_t, const float* v, ScratchCutter scratch) {
-  const uint32_t width = padded(args.head_width), rows = smaller(kTile, args.length - first);
+  const uint32_t width = uint32_t(padded_width(args.head_width)), rows = smaller(kTile, args.length - first);
   float *q = scratch.take(kTile * width), *out = scratch.take(kTile * width),
         *scores = scratch.take(kTile * kTile);
   copy_rows(u.q + first * u.q_stride, u.q_stride, rows, args.head_width, args.scale, q);
@@ -199,7 +198,7 @@ void probabilities_of(const TrainingAttentionArgs& args, const AttentionUnitView
 // Writes the probabilities of the queries from `first` on: rows of `length`, zeros where nothing is seen.
 void keep_probabilities(const TrainingAttentionArgs& args, const AttentionUnitView& u, uint32_t first,
                         const float* k_t, ScratchCutter scratch) {
-  const uint32_t width = padded(args.head_width), rows = smaller(kTile, args.length - first);
+  const uint32_t width = uint32_t(padded_width(args.head_width)), rows = smaller(kTile, args.length - first);
   float *q = scratch.take(kTile * width), *scores = scratch.take(kTile * kTile);
   copy_rows(u.q + first * u.q_stride, u.q_stride, rows, args.head_width, args.scale, q);
   for (uint32_t key = 0; key < args.length; key += kTile) {
@@ -215,7 +214,7 @@ void keep_probabilities(const TrainingAttentionArgs& args, const AttentionUnitVi
 
 void attention_forward(const TrainingAttentionArgs& args, uint32_t unit) {
   const AttentionUnitView u = view_of(args, unit / args.heads, unit % args.heads);
-  const uint32_t width = padded(args.head_width);
+  const uint32_t width = uint32_t(padded_width(args.head_width));
   const size_t all = round_up(args.length, kTile) * width;
   ScratchCutter scratch(args.scratch);
   float *k_t = scratch.take(all), *v = scratch.take(all);
@@ -241,7 +240,7 @@ struct BackwardScratch {
 // p and dp of one tile; then dv += p^T dO, dk += dS^T q, dq = dS k with dS = p (dp - along).
 void backward_tile(const TrainingAttentionArgs& args, const AttentionUnitView& u, uint32_t first,
                    uint32_t key, const BackwardScratch& s) {
-  const uint32_t width = padded(args.head_width), rows = smaller(kTile, args.length - first),
+  const uint32_t width = uint32_t(padded_width(args.head_width)), rows = smaller(kTile, args.length - first),
                  keys = smaller(kTile, args.length - key);
   copy_rows(u.q + first * u.q_stride, u.q_stride, rows, args.head_width, args.scale, s.q);
   const size_t at = u.query_at + first * u.q_stride;
@@ -281,11 +280,11 @@ void backward_tile(const TrainingAttentionArgs& args, const AttentionUnitView& u
 
 void write_rows(const float* from, uint32_t rows, uint32_t head_width, float* to, size_t stride) {
   for (uint32_t r = 0; r < rows; r++)
-    std::memcpy(to + r * stride, from + r * padded(head_width), head_width * sizeof(float));
+    std::memcpy(to + r * stride, from + r * padded_width(head_width), head_width * sizeof(float));
 }
 
 void attention_backward(const TrainingAttentionArgs& args, uint32_t unit) {
-  const uint32_t group = args.heads / args.kv_heads, width = padded(args.head_width);
+  const uint32_t group = args.heads / args.kv_heads, width = uint32_t(padded_width(args.head_width));
   const uint32_t sequence = unit / args.kv_heads, first_head = unit % args.kv_heads * group;
   ScratchCutter cut(args.scratch);
   const auto tile = [&] { return cut.take(kTile * width); };
