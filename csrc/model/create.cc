@@ -36,7 +36,8 @@ std::shared_ptr<DecoderOnlyTransformer> create_model(const ModelConfig& config,
   }
   options.progress.finish();
   return std::make_shared<DecoderOnlyTransformer>(std::move(weights), std::move(tokenizer),
-                                                  std::move(account), options.threads);
+                                                  std::move(account),
+                                                  std::make_shared<ThreadPool>(options.threads));
 }
 
 }  // namespace riftco

@@ -2,18 +2,20 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "backend/registry.h"
 #include "base/file.h"
 #include "base/folder.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/tasks.h"
 #include "model/importers/model_file.h"
 
 namespace riftco {
 namespace {
 
-constexpr size_t kPieceBytes = 1 << 20;  // of a tensor in memory while it is packed
+constexpr size_t kPieceBytes = 256 << 10;  // of a tensor, read and packed: what a second-level cache holds
 constexpr uint64_t kMostTokenizerBytes = 256 << 20;
 
 enum class Kind { gguf, json, safetensors };
@@ -36,39 +38,43 @@ std::unique_ptr<ModelFile> open_model_file(std::string_view path, Progress& prog
                          : open_model_file(std::make_shared<const File>(path), progress);
 }
 
-uint64_t file_bytes(const ParameterInfo& p) { return uint64_t(p.rows) * row_bytes(p.type, p.columns); }
+// Rows of a parameter that are read and packed in one go.
+struct Piece {
+  size_t parameter;
+  uint32_t first, rows;
+};
 
-void fill(Weights& weights, const ModelFile& file, Progress& progress) {
-  uint64_t total = 0;
-  for (const ParameterInfo& p : weights.parameters()) total += file_bytes(p);
-  progress.begin(total);
-  std::vector<std::byte> piece;
-  std::vector<float> values;
-  for (size_t i = 0; i < weights.parameters().size(); i++) {
-    const ParameterInfo& p = weights.parameters()[i];
-    const ParameterSource source = file.open(p);
-    if (p.is_vector) {
-      piece.resize(row_bytes(source.type, p.columns));
-      values.resize(p.columns);
-      source.read(0, p.columns, piece.data());
-      dequantise(source.type, piece.data(), values);
-      weights.set_rows(i, 0, 1, reinterpret_cast<const std::byte*>(values.data()));
-      progress.advance(file_bytes(p));
-      continue;
-    }
-    const size_t row = row_bytes(p.type, p.columns);
-    const size_t groups = std::max<size_t>(1, kPieceBytes / row / std::max<uint32_t>(source.granularity, 16));
-    const uint32_t step =
-        uint32_t(std::min<size_t>(p.rows, groups * std::max<uint32_t>(source.granularity, 16)));
-    const uint32_t rows = step / source.granularity * source.granularity;
-    piece.resize(rows * row);
-    for (uint32_t first = 0; first < p.rows; first += rows) {
-      const uint32_t count = std::min(rows, p.rows - first);
-      source.read(first, count, piece.data());
-      weights.set_rows(i, first, count, piece.data());
-      progress.advance(count * row);
-    }
+std::vector<Piece> pieces_of(const std::vector<ParameterInfo>& parameters,
+                             const std::vector<ParameterSource>& sources) {
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < parameters.size(); i++) {
+    const ParameterInfo& p = parameters[i];
+    const size_t unit = p.is_vector ? 1 : std::lcm<size_t>(sources[i].granularity, 16);  // whole panels
+    const size_t units = std::max<size_t>(1, kPieceBytes / row_bytes(p.type, p.columns) / unit);
+    const uint32_t rows = uint32_t(std::min<size_t>(p.rows, units * unit));
+    for (uint32_t first = 0; first < p.rows; first += rows)
+      pieces.push_back({i, first, std::min(rows, p.rows - first)});
   }
+  return pieces;
+}
+
+// What a worker keeps from piece to piece.
+struct Scratch {
+  std::vector<std::byte> rows;
+  std::vector<float> values;
+};
+
+void read_piece(Weights& weights, const ParameterSource& source, const Piece& piece, Scratch& scratch) {
+  const ParameterInfo& p = weights.parameters()[piece.parameter];
+  scratch.rows.resize(piece.rows * row_bytes(source.type, p.columns));
+  source.read(piece.first, p.is_vector ? p.columns : piece.rows, scratch.rows.data());
+  const std::byte* rows = scratch.rows.data();
+  if (p.is_vector) {
+    scratch.values.resize(p.columns);
+    dequantise(source.type, rows, scratch.values);
+    rows = reinterpret_cast<const std::byte*>(scratch.values.data());
+  }
+  weights.set_rows(piece.parameter, piece.first, piece.rows, rows);
 }
 
 // The parameters with the types that the file has.
@@ -130,18 +136,41 @@ void describe_computation(nlohmann::ordered_json& out, const ModelFile& file) {
       {"kv_cache_bytes_full_context", (uint64_t(config.maximum_context) + kPage - 1) / kPage * page}};
 }
 
+// The tokenizer and the pieces of the weights, on all threads at once.
 std::shared_ptr<DecoderOnlyTransformer> load(const Device& device, const ModelFile& file,
                                              LoadOptions& options) {
   const ModelConfig config = file.config();
-  std::shared_ptr<const Tokenizer> tokenizer = file.tokenizer();
-  check_vocabulary(file, tokenizer.get(), config);
   auto account = std::make_shared<MemoryAccount>(options.memory_limit);
   auto weights = std::make_unique<Weights>(device, config, typed_parameters(file, config), account);
-  fill(*weights, file, options.progress);
+  const std::vector<ParameterInfo>& parameters = weights->parameters();
+  std::vector<ParameterSource> sources;
+  for (const ParameterInfo& p : parameters) sources.push_back(file.open(p));
+  const std::vector<Piece> pieces = pieces_of(parameters, sources);
+  const auto bytes_of = [&](const Piece& piece) {
+    const ParameterInfo& p = parameters[piece.parameter];
+    return uint64_t(piece.rows) * row_bytes(p.type, p.columns);
+  };
+  uint64_t total = 0;
+  for (const Piece& piece : pieces) total += bytes_of(piece);
+  options.progress.begin(total);
+
+  const auto threads = std::make_shared<ThreadPool>(options.threads);
+  std::vector<Scratch> scratch(threads->threads());
+  std::shared_ptr<const Tokenizer> tokenizer;
+  const auto task = [&](uint32_t i, uint32_t worker) {
+    if (i > 0) return read_piece(*weights, sources[pieces[i - 1].parameter], pieces[i - 1], scratch[worker]);
+    tokenizer = file.tokenizer();
+    check_vocabulary(file, tokenizer.get(), config);
+  };
+  // Told in order, in whatever order they are done.
+  const auto done = [&](uint32_t tasks) {
+    options.progress.advance(tasks == 1 ? 0 : bytes_of(pieces[tasks - 2]));
+  };
+  run_tasks(*threads, uint32_t(1 + pieces.size()), task, done);
   log(LogLevel::info, "loaded %s: %s, %zu bytes of weights, kernels %s", file.path().c_str(), file.format(),
       weights->bytes(), device.kernels->name);
   auto model = std::make_shared<DecoderOnlyTransformer>(std::move(weights), std::move(tokenizer),
-                                                        std::move(account), options.threads, file.metadata());
+                                                        std::move(account), threads, file.metadata());
   options.progress.finish();
   return model;
 }

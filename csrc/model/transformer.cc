@@ -13,14 +13,13 @@ namespace riftco {
 
 DecoderOnlyTransformer::DecoderOnlyTransformer(std::unique_ptr<Weights> weights,
                                                std::shared_ptr<const Tokenizer> tokenizer,
-                                               std::shared_ptr<MemoryAccount> account, uint32_t threads,
-                                               ModelMetadata metadata)
+                                               std::shared_ptr<MemoryAccount> account,
+                                               std::shared_ptr<ThreadPool> threads, ModelMetadata metadata)
     : weights_(std::move(weights)),
       tokenizer_(std::move(tokenizer)),
       account_(std::move(account)),
       metadata_(std::move(metadata)),
-      executor_(std::make_unique<StepExecutor>(weights_->device(), std::make_shared<ThreadPool>(threads),
-                                               account_)) {}
+      executor_(std::make_unique<StepExecutor>(weights_->device(), std::move(threads), account_)) {}
 
 KvGeometry DecoderOnlyTransformer::kv_geometry(uint32_t page_size, DType element) const noexcept {
   const ModelConfig& c = config();

@@ -23,10 +23,9 @@ class LoraAdapters;
 
 class DecoderOnlyTransformer {
  public:
-  // Takes complete weights. `tokenizer` may be null. `account` is charged for weights and activations. threads: workers, the
-  // caller included; 0: the CPUs that the process may use.
+  // Takes complete weights. `tokenizer` may be null. `account` is charged for weights and activations.
   DecoderOnlyTransformer(std::unique_ptr<Weights> weights, std::shared_ptr<const Tokenizer> tokenizer,
-                         std::shared_ptr<MemoryAccount> account, uint32_t threads,
+                         std::shared_ptr<MemoryAccount> account, std::shared_ptr<ThreadPool> threads,
                          ModelMetadata metadata = {});
 
   const ModelConfig& config() const noexcept { return weights_->config(); }

@@ -163,10 +163,10 @@ class Importer : JsonFields {
   }
 
   uint32_t named_token(const std::string& content, const char* name) const {
-    const uint32_t* id = index_->find(content);
-    if (!id)
+    const uint32_t id = index_->find(content);
+    if (id == kNoToken)
       corrupt(format("%s is %s, which is not in the vocabulary", name, riftco::quoted(content).c_str()));
-    return *id;
+    return id;
   }
 
   // The content of a named token: a string, or an object with "content". Null when no file has it.
@@ -182,8 +182,8 @@ class Importer : JsonFields {
   // Padding and unknown tokens are only told; files name some that have no id.
   std::optional<uint32_t> told_token(const json& config, const json& map, const char* name) const {
     const json& content = special_token(config, map, name);
-    const uint32_t* id = content.is_null() ? nullptr : index_->find(string_of(content, name));
-    return id ? std::optional(*id) : std::nullopt;
+    const uint32_t id = content.is_null() ? kNoToken : index_->find(string_of(content, name));
+    return id == kNoToken ? std::nullopt : std::optional(id);
   }
 
   void read_special_tokens() {

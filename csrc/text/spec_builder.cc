@@ -11,27 +11,27 @@ std::string shown(std::string_view text) { return riftco::quoted(text.data(), te
 
 }  // namespace
 
-TokenIndex::TokenIndex(const TokenizerSpec& spec, const std::string& where) : where_(where) {
-  ids_.reserve(spec.tokens.size());
-  for (uint32_t id = 0; id < spec.tokens.size(); id++) {
-    const auto [entry, is_new] = ids_.emplace(spec.tokens[id], id);
-    if (!is_new)
-      fail(Status::corrupt_data, "%s: tokens %u and %u are both %s", where.c_str(), entry->second, id,
-           riftco::quoted(spec.tokens[id]).c_str());
+TokenIndex::TokenIndex(const TokenizerSpec& spec, const std::string& where)
+    : tokens_(spec.tokens), where_(where), ids_(spec.tokens.size()) {
+  for (uint32_t id = 0; id < tokens_.size(); id++) {
+    const uint32_t twin =
+        ids_.insert(tokens_[id], id, [this](uint32_t other) { return std::string_view(tokens_[other]); });
+    if (twin != kNoToken)
+      fail(Status::corrupt_data, "%s: tokens %u and %u are both %s", where.c_str(), twin, id,
+           riftco::quoted(tokens_[id]).c_str());
   }
 }
 
-const uint32_t* TokenIndex::find(std::string_view spelled) const {
-  const auto entry = ids_.find(spelled);
-  return entry == ids_.end() ? nullptr : &entry->second;
+uint32_t TokenIndex::find(std::string_view spelled) const noexcept {
+  return ids_.find(spelled, [this](uint32_t id) { return std::string_view(tokens_[id]); });
 }
 
 MergePair TokenIndex::merge(size_t rank, std::string_view left, std::string_view right) const {
-  const uint32_t *left_id = find(left), *right_id = find(right);
-  if (!left_id || !right_id)
+  const MergePair pair = {find(left), find(right)};
+  if (pair.left == kNoToken || pair.right == kNoToken)
     fail(Status::corrupt_data, "%s: merge %zu names %s, which is not in the vocabulary", where_.c_str(), rank,
-         shown(left_id ? right : left).c_str());
-  return {*left_id, *right_id};
+         shown(pair.left == kNoToken ? left : right).c_str());
+  return pair;
 }
 
 MergePair TokenIndex::merge(size_t rank, std::string_view both) const {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 
+#include "text/text_table.h"
 #include "text/tokenizer.h"
 
 namespace riftco {
@@ -14,14 +14,15 @@ namespace riftco {
 class TokenIndex {
  public:
   TokenIndex(const TokenizerSpec& spec, const std::string& where);  // corrupt_data for duplicates
-  const uint32_t* find(std::string_view spelled) const;
+  uint32_t find(std::string_view spelled) const noexcept;           // kNoToken when there is none
 
   MergePair merge(size_t rank, std::string_view left, std::string_view right) const;
   MergePair merge(size_t rank, std::string_view both) const;  // "left right"
 
  private:
+  const std::vector<std::string>& tokens_;
   const std::string& where_;
-  std::unordered_map<std::string_view, uint32_t> ids_;
+  TextTable ids_;
 };
 
 // Constructs it; messages about contradicting parts say `where`.

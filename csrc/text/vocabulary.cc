@@ -1,10 +1,6 @@
 #include "text/vocabulary.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
-#include <bit>
-#include <chrono>
+#include <algorithm>
 
 #include "base/error.h"
 #include "text/byte_spelling.h"
@@ -13,14 +9,8 @@
 
 namespace riftco {
 
-uint64_t hash_seed() noexcept {
-  static const char where = 0;
-  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-  return (uint64_t(now) ^ uint64_t(reinterpret_cast<uintptr_t>(&where))) * 0x9E3779B97F4A7C15u;
-}
-
 Vocabulary::Vocabulary(const std::vector<std::string>& tokens, std::vector<uint8_t> flags, Spelling spelling)
-    : seed_(hash_seed()), flags_(std::move(flags)) {
+    : flags_(std::move(flags)), model_tokens_(std::min<size_t>(tokens.size(), kMaxVocabulary)) {
   const size_t count = tokens.size();
   if (count == 0 || count > kMaxVocabulary)
     fail(Status::corrupt_data, "a vocabulary of %zu tokens; 1 to %u are possible", count, kMaxVocabulary);
@@ -32,7 +22,6 @@ Vocabulary::Vocabulary(const std::vector<std::string>& tokens, std::vector<uint8
   bytes_.bytes.reserve(total);
   bytes_.offsets.reserve(count + 1);
   plain_.resize(count);
-  slots_.assign(std::bit_ceil(2 * count), kNoToken);
   for (uint32_t id = 0; id < count; id++) add(id, tokens[id], spelling);
   bytes_.bytes.shrink_to_fit();
 }
@@ -58,10 +47,8 @@ void Vocabulary::add(uint32_t id, const std::string& token, Spelling spelling) {
     add_sentence_piece(id, token);
   }
   if (!(flags_[id] & kModelToken)) return;
-  uint32_t& free_slot = slot(key(id));
-  if (free_slot != kNoToken)
-    fail(Status::corrupt_data, "tokens %u and %u are both %s", free_slot, id, name().c_str());
-  free_slot = id;
+  const uint32_t twin = model_tokens_.insert(key(id), id, [this](uint32_t other) { return key(other); });
+  if (twin != kNoToken) fail(Status::corrupt_data, "tokens %u and %u are both %s", twin, id, name().c_str());
 }
 
 void Vocabulary::add_byte_level(uint32_t id, const std::string& token) {
@@ -94,18 +81,8 @@ std::string Vocabulary::spelled(uint32_t id) const {
   return plain_[id] ? std::string(bytes(id)) : spell_bytes(bytes(id));
 }
 
-uint64_t Vocabulary::hash(std::string_view bytes) const noexcept {
-  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed_);
-}
-
-uint32_t& Vocabulary::slot(std::string_view wanted) noexcept {
-  size_t at = hash(wanted) & (slots_.size() - 1);
-  while (slots_[at] != kNoToken && key(slots_[at]) != wanted) at = (at + 1) & (slots_.size() - 1);
-  return slots_[at];
-}
-
 uint32_t Vocabulary::find_model_token(std::string_view wanted) const noexcept {
-  return const_cast<Vocabulary*>(this)->slot(wanted);
+  return model_tokens_.find(wanted, [this](uint32_t id) { return key(id); });
 }
 
 }  // namespace riftco

@@ -5,11 +5,12 @@
 #include <string_view>
 #include <vector>
 
+#include "text/text_table.h"
+
 namespace riftco {
 
 enum class Spelling : uint8_t;
 
-constexpr uint32_t kNoToken = UINT32_MAX;
 constexpr uint32_t kMaxVocabulary = 1u << 24;
 constexpr size_t kMaxAddedTokenBytes = 1024;
 
@@ -41,17 +42,11 @@ class Vocabulary {
   void add(uint32_t id, const std::string& token, Spelling spelling);
   void add_byte_level(uint32_t id, const std::string& token);
   void add_sentence_piece(uint32_t id, const std::string& token);
-  uint32_t& slot(std::string_view key) noexcept;
-  uint64_t hash(std::string_view bytes) const noexcept;
 
-  uint64_t seed_;
   Strings bytes_, keys_;
   std::vector<uint8_t> flags_;
-  std::vector<bool> plain_;      // bytes are the spelling
-  std::vector<uint32_t> slots_;  // ids of model tokens, open addressing
+  std::vector<bool> plain_;  // bytes are the spelling
+  TextTable model_tokens_;   // by key
 };
-
-// Differs from run to run, so that a file cannot be written to make a hash table slow.
-uint64_t hash_seed() noexcept;
 
 }  // namespace riftco

@@ -176,7 +176,7 @@ std::shared_ptr<DecoderOnlyTransformer> random_model(const ModelConfig& config, 
     }
   }
   return std::make_shared<DecoderOnlyTransformer>(std::move(weights), options.tokenizer, std::move(account),
-                                                  options.threads);
+                                                  std::make_shared<ThreadPool>(options.threads));
 }
 
 void attach_random_lora(DecoderOnlyTransformer& model, const LoraOptions& options) {

@@ -141,14 +141,14 @@ TEST(Load, InspectDescribesEveryFormat) {
   }
 }
 
-// Copies a golden folder and changes its config.json.
+// Copies a golden folder and changes its config.json, or another file.
 void expect_refused(const std::string& source, const std::function<void(json&)>& change, Status status,
-                    const std::string& message) {
+                    const std::string& message, const char* file = "config.json") {
   const TemporaryFolder folder;
   fs::copy(golden() / "models" / source, folder.path());
-  json config = json::parse(read_text(folder.path() / "config.json"));
+  json config = json::parse(read_text(folder.path() / file));
   change(config);
-  write_text(folder.path() / "config.json", config.dump());
+  write_text(folder.path() / file, config.dump());
   try {
     load_model(folder.path().string(), {});
     ADD_FAILURE() << message;
@@ -204,7 +204,49 @@ TEST(Load, RefusesByNameWhatItDoesNotCompute) {
   expect_refused(
       gpt2, [](json& c) { c["n_head"] = 5; }, corrupt, "n_head 5 does not divide n_embd 48");
   expect_refused(
-      gpt2, [](json& c) { c["vocab_size"] = 100; }, corrupt, "the tokenizer has");
+      gpt2, [](json& c) { c["vocab_size"] = 100; }, corrupt, "has shape [");
+  expect_refused(
+      gpt2,
+      [](json& t) {
+        json& vocabulary = t["model"]["vocab"];
+        while (vocabulary.size() < 1000)
+          vocabulary["z" + std::to_string(vocabulary.size())] = vocabulary.size();
+      },
+      corrupt, "the tokenizer has 1000 tokens, the model ", "tokenizer.json");
+}
+
+// The tokenizer and all weights are there, whoever has read them, and an error is the first one's of the file.
+TEST(LoadThreads, DoNotChangeWhatIsLoadedOrWhatIsWrong) {
+  const TemporaryFolder folder;
+  for (const fs::path& path : model_paths()) {
+    SCOPED_TRACE(path.string());
+    const auto one = load_model(path.string(), {.threads = 1}),
+               four = load_model(path.string(), {.threads = 4});
+    EXPECT_EQ(one->fingerprint(), four->fingerprint());
+    EXPECT_EQ(one->threads().threads(), 1u);
+    EXPECT_EQ(four->threads().threads(), 4u);
+    ASSERT_EQ(one->tokenizer() == nullptr, four->tokenizer() == nullptr);
+    if (one->tokenizer()) {
+      EXPECT_EQ(one->tokenizer()->to_json(), four->tokenizer()->to_json());
+    }
+  }
+  std::string bytes = read_text(golden() / "gguf/llama-f16-yarn.gguf");
+  std::fill(bytes.end() - ptrdiff_t(bytes.size() / 2), bytes.end(),
+            char(0xFF));  // many rows that are not finite
+  const std::string at = folder.path() / "wrong.gguf";
+  write_text(at, bytes);
+  const auto message = [&](uint32_t threads) {
+    try {
+      load_model(at, {.threads = threads});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), Status::corrupt_data);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string expected = message(1);
+  EXPECT_NE(expected.find("not finite"), std::string::npos) << expected;
+  for (int turn = 0; turn < 20; turn++) EXPECT_EQ(message(4), expected);
 }
 
 TEST(Load, RefusesRotaryScalingAndWindowsThatItDoesNotCompute) {

@@ -58,7 +58,7 @@ RIFTCO_INLINE FileBlock file_block(DType type) {
   }
 }
 
-Words load_words(DType type, const std::byte* file, uint32_t part) {
+RIFTCO_INLINE Words load_words(DType type, const std::byte* file, uint32_t part) {
   Words words;
   const FileBlock at = file_block(type);
   for (uint32_t j = 0; j < 8; j++) {
@@ -109,7 +109,7 @@ RIFTCO_INLINE HighPlace high_place(int bits, uint32_t j) {
   return bits == 2 ? HighPlace{j / 4, 2 * (j % 4)} : HighPlace{0, j};
 }
 
-void put_words(DType type, const Words& words, std::byte* values, uint32_t lane) {
+RIFTCO_INLINE void put_words(DType type, const Words& words, std::byte* values, uint32_t lane) {
   std::byte* const to = values + 4 * lane;
   if (type == DType::q8_0) {
     for (uint32_t j = 0; j < 8; j++) store32(to + 64 * j, words.v[j]);
@@ -173,7 +173,7 @@ RIFTCO_INLINE LaneScales lane_scales(DType type, std::byte* panel, size_t b, uin
           panel + layout.group_at(b) + layout.group_scales + 2 * lane};
 }
 
-void pack_scales(DType type, const std::byte* file, std::byte* panel, size_t b, uint32_t lane) {
+RIFTCO_INLINE void pack_scales(DType type, const std::byte* file, std::byte* panel, size_t b, uint32_t lane) {
   const LaneScales to = lane_scales(type, panel, b, lane);
   const uint32_t part = uint32_t(b % 8);
   if (has_parts(type)) {
@@ -243,16 +243,42 @@ void unpack_floats(const PanelRow& from, uint32_t inputs, std::byte* file) {
     std::memcpy(file + k * kSize, from.panel + (k * kFloatPanel + from.lane) * kSize, kSize);
 }
 
+// The type is a constant here, so that everything above it folds.
+template <DType kType>
+void pack_blocks(const PanelRow& to, uint32_t inputs, const std::byte* file) {
+  constexpr uint32_t kParts = kType >= DType::q4_k ? 8 : 1;  // blocks of 32 inputs in a block of the file
+  const size_t bytes = dtype_info(kType).bytes;
+  for (size_t b = 0; b < inputs / kBlock; b++) {
+    const std::byte* block = file + b / kParts * bytes;
+    put_words(kType, load_words(kType, block, uint32_t(b % kParts)),
+              to.panel + panel_layout(kType).values_at(b), to.lane);
+    pack_scales(kType, block, to.panel, b, to.lane);
+  }
+}
+
 void pack_row(const PackedMatrix& m, const PanelRow& to, const std::byte* file) {
-  if (m.type == DType::f32) return pack_floats<4>(to, m.inputs, file);
-  if (m.type == DType::f16 || m.type == DType::bf16) return pack_floats<2>(to, m.inputs, file);
-  const DTypeInfo& info = dtype_info(m.type);
-  const uint32_t parts = info.block / kBlock;
-  for (size_t b = 0; b < m.inputs / kBlock; b++) {
-    const std::byte* block = file + b / parts * info.bytes;
-    put_words(m.type, load_words(m.type, block, uint32_t(b % parts)),
-              to.panel + panel_layout(m.type).values_at(b), to.lane);
-    pack_scales(m.type, block, to.panel, b, to.lane);
+  switch (m.type) {
+    case DType::f32:
+      return pack_floats<4>(to, m.inputs, file);
+    case DType::f16:
+    case DType::bf16:
+      return pack_floats<2>(to, m.inputs, file);
+    case DType::q4_0:
+      return pack_blocks<DType::q4_0>(to, m.inputs, file);
+    case DType::q4_1:
+      return pack_blocks<DType::q4_1>(to, m.inputs, file);
+    case DType::q5_0:
+      return pack_blocks<DType::q5_0>(to, m.inputs, file);
+    case DType::q5_1:
+      return pack_blocks<DType::q5_1>(to, m.inputs, file);
+    case DType::q8_0:
+      return pack_blocks<DType::q8_0>(to, m.inputs, file);
+    case DType::q4_k:
+      return pack_blocks<DType::q4_k>(to, m.inputs, file);
+    case DType::q5_k:
+      return pack_blocks<DType::q5_k>(to, m.inputs, file);
+    case DType::q6_k:
+      return pack_blocks<DType::q6_k>(to, m.inputs, file);
   }
 }
 void unpack_row(const PackedMatrix& m, const PanelRow& from, std::byte* file) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <set>
 
 #include "base/json.h"
@@ -167,24 +168,37 @@ class HuggingFaceFolder : public ModelFile {
     }
   }
 
-  // Rows of W from a tensor [inputs, all outputs]: read whole at the first read, kept while the next are of the same.
+  // A tensor [inputs, all outputs] in memory from the first read of its rows to the last.
+  struct Whole {
+    std::mutex mutex;
+    std::vector<std::byte> bytes;
+    uint64_t rows_left = 0;
+  };
+
+  // Rows of W from such a tensor.
   ParameterSource transposed(const SafetensorsReader& shard, const SafetensorsTensor& tensor, DType type,
                              uint64_t skipped, uint64_t all, uint32_t inputs) const {
     const size_t element = dtype_info(type).bytes;
+    Whole& whole = whole_[tensor.name];
     return {type, 1,
-            [this, &shard, &tensor, element, skipped, all, inputs](uint32_t first, uint32_t count,
-                                                                   std::byte* out) {
-              if (whole_name_ != tensor.name) {
-                whole_name_.clear();
-                whole_.resize(tensor.bytes);
-                shard.read(tensor, 0, whole_);
-                whole_name_ = tensor.name;
+            [&whole, &shard, &tensor, element, skipped, all, inputs](uint32_t first, uint32_t count,
+                                                                     std::byte* out) {
+              {
+                const std::lock_guard lock(whole.mutex);
+                if (whole.rows_left == 0) {
+                  whole.bytes.resize(tensor.bytes);
+                  shard.read(tensor, 0, whole.bytes);
+                  whole.rows_left = all;
+                }
               }
               for (uint32_t i = 0; i < inputs; i++) {
-                const std::byte* from = whole_.data() + (i * all + skipped + first) * element;
+                const std::byte* from = whole.bytes.data() + (i * all + skipped + first) * element;
                 for (uint32_t o = 0; o < count; o++, from += element)
                   std::copy_n(from, element, out + (size_t(o) * inputs + i) * element);
               }
+              const std::lock_guard lock(whole.mutex);
+              whole.rows_left -= count;
+              if (whole.rows_left == 0) whole.bytes = {};
             }};
   }
 
@@ -195,8 +209,7 @@ class HuggingFaceFolder : public ModelFile {
   std::vector<std::unique_ptr<SafetensorsReader>> shards_;
   std::map<std::string, size_t> tensors_;  // name -> index into shards_
   mutable std::set<std::string> read_;
-  mutable std::string whole_name_;
-  mutable std::vector<std::byte> whole_;
+  mutable std::map<std::string, Whole> whole_;
 };
 
 }  // namespace

@@ -23,7 +23,8 @@ struct FileTensor {
   uint64_t bytes;
 };
 
-// A parameter's values as the file has them. A unit is a row of a matrix, or an element of a vector.
+// A parameter's values as the file has them. A unit is a row of a matrix, or an element of a vector; each is read once, by
+// any thread.
 struct ParameterSource {
   DType type;
   uint32_t granularity = 1;  // reads begin at, and are of, a multiple of this many units
