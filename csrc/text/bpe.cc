@@ -15,7 +15,7 @@ MergeTable::MergeTable(const Vocabulary& vocabulary, const std::vector<MergePair
   if (merges.size() > kMaxVocabulary)
     fail(Status::corrupt_data, "%zu merges; at most %u are possible", merges.size(), kMaxVocabulary);
   merges_.reserve(merges.size());
-  slots_.resize(std::bit_ceil(2 * merges.size() + 1));
+  slots_.assign(std::bit_ceil(2 * merges.size() + 1), kEmptySlot);
   mask_ = slots_.size() - 1;
   std::string joined;
   for (const auto [left, right] : merges) {
@@ -32,8 +32,9 @@ MergeTable::MergeTable(const Vocabulary& vocabulary, const std::vector<MergePair
 
     const uint64_t hashed = hash(left, right);
     size_t at = hashed & mask_;
-    while (slots_[at].rank != kNone && pair(slots_[at].rank) != MergePair{left, right}) at = (at + 1) & mask_;
-    slots_[at] = {rank, uint32_t(hashed >> 32)};
+    while (slots_[at] != kEmptySlot && pair(slot_number(slots_[at])) != MergePair{left, right})
+      at = (at + 1) & mask_;
+    slots_[at] = slot_tag(hashed) | rank;
   }
 }
 

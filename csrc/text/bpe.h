@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/cancel.h"
+#include "text/text_table.h"
 
 namespace riftco {
 
@@ -28,22 +29,17 @@ class MergeTable {
   uint32_t result(uint32_t rank) const noexcept { return merges_[rank].result; }
   uint32_t rank(uint32_t left, uint32_t right) const noexcept {  // kNone when they do not join
     const uint64_t hashed = hash(left, right);
+    const uint32_t tag = slot_tag(hashed);
     for (size_t at = hashed & mask_;; at = (at + 1) & mask_) {
-      const Slot& slot = slots_[at];
-      if (slot.rank == kNone) return kNone;
-      if (slot.tag == uint32_t(hashed >> 32) && merges_[slot.rank].left == left &&
-          merges_[slot.rank].right == right)
-        return slot.rank;
+      if (slots_[at] == kEmptySlot) return kNone;
+      const uint32_t rank = slots_[at] - tag;
+      if (rank < kMostInSlots && merges_[rank].left == left && merges_[rank].right == right) return rank;
     }
   }
 
  private:
   struct Merge {
     uint32_t left, right, result;
-  };
-  struct Slot {
-    uint32_t rank = kNone;
-    uint32_t tag = 0;  // the hash's upper half
   };
   uint64_t hash(uint32_t left, uint32_t right) const noexcept {
     uint64_t x = (uint64_t(left) << 32 | right) ^ seed_;
@@ -53,7 +49,7 @@ class MergeTable {
 
   uint64_t seed_;
   std::vector<Merge> merges_;
-  std::vector<Slot> slots_;  // open addressing, a power of two
+  std::vector<uint32_t> slots_;  // of ranks, open addressing, a power of two
   size_t mask_;
 };
 

@@ -1,7 +1,5 @@
 #include "text/vocabulary.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "text/byte_spelling.h"
 #include "text/tokenizer_spec.h"
@@ -10,10 +8,9 @@
 namespace riftco {
 
 Vocabulary::Vocabulary(const std::vector<std::string>& tokens, std::vector<uint8_t> flags, Spelling spelling)
-    : flags_(std::move(flags)), model_tokens_(std::min<size_t>(tokens.size(), kMaxVocabulary)) {
+    : flags_(std::move(flags)), model_tokens_(tokens.size()) {
   const size_t count = tokens.size();
-  if (count == 0 || count > kMaxVocabulary)
-    fail(Status::corrupt_data, "a vocabulary of %zu tokens; 1 to %u are possible", count, kMaxVocabulary);
+  if (count == 0) fail(Status::corrupt_data, "a vocabulary of 0 tokens");
   if (flags_.size() != count) fail(Status::corrupt_data, "%zu tokens but flags of %zu", count, flags_.size());
   size_t total = 0;
   for (const std::string& token : tokens) total += token.size();

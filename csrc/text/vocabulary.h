@@ -11,7 +11,7 @@ namespace riftco {
 
 enum class Spelling : uint8_t;
 
-constexpr uint32_t kMaxVocabulary = 1u << 24;
+constexpr uint32_t kMaxVocabulary = kMostInSlots;
 constexpr size_t kMaxAddedTokenBytes = 1024;
 
 class Vocabulary {
