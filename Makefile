@@ -35,7 +35,7 @@ pipeline: build ## make a tiny model in all stages from the Python library's own
 test: build-test ## build once and run every test: C++, Python, examples, ABI
 	meson test -C build --no-rebuild --print-errorlogs
 	python abi_tests/run.py build/prefix
-	RIFTCO_WHEEL_DIR=$(CURDIR)/build/wheel pytest -q
+	RIFTCO_WHEEL_DIR=$(CURDIR)/build/wheel pytest -q -n auto --maxprocesses 4 --dist worksteal
 
 check: lint sanitize threads ## sanitizers, formatting, lint, types, include directions
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent / "examples"
@@ -28,6 +29,11 @@ CPP_FLAGS = ["-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-W
 COMPILERS = {
     c: cpp for c, cpp in {"gcc": "g++", "clang": "clang++"}.items() if shutil.which(c) and shutil.which(cpp)
 }
+EXAMPLE_GROUPS = (
+    ("generate.c", "serving_stack.cpp", "load_from_buffer.c", "load_from_buffer.cpp"),
+    ("branches.c", "branches.cpp"),
+    ("adapters.c", "adapters.cpp"),
+)
 # What the library may need at run time, by the start of the name.
 ALLOWED_LIBRARIES = (
     "libc.",
@@ -142,7 +148,7 @@ def check_headers(prefix: Prefix, work: Path) -> None:
         source.write_text(f'#include "{header}"\n#include "{header}"\nint main(void) {{ return 0; }}\n')
         run([compiler, *flags, *prefix.cflags, "-fsyntax-only", source])
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(compile_header, jobs))
 
 
@@ -233,24 +239,23 @@ def example(prefix: Prefix, program: Path, *arguments: str | Path) -> subprocess
     return subprocess.run([program, *arguments], capture_output=True, timeout=300, env=prefix.environment)
 
 
+MODEL_LOCK = Lock()
+
+
 def small_model(prefix: Prefix, work: Path) -> Path:
     model = work / "model.rift"
-    if not model.exists():
-        maker = build(prefix, work, list(COMPILERS)[-1], HERE / "c" / "make_model.c")
-        run([maker, model], env=prefix.environment)
+    with MODEL_LOCK:
+        if not model.exists():
+            maker = build(prefix, work, list(COMPILERS)[-1], HERE / "c" / "make_model.c")
+            run([maker, model], env=prefix.environment)
     return model
 
 
-def check_examples(prefix: Prefix, work: Path) -> None:
-    """The C and the C++ examples of each group print the same, and know how they are used."""
-    for group in (
-        ("generate.c", "serving_stack.cpp", "load_from_buffer.c", "load_from_buffer.cpp"),
-        ("branches.c", "branches.cpp"),
-        ("adapters.c", "adapters.cpp"),
-    ):
-        texts = {check_example(prefix, work, EXAMPLES / name) for name in group}
-        if len(texts) != 1:
-            raise Failure(f"the examples {group} wrote different texts: {texts}")
+def check_examples(prefix: Prefix, work: Path, group: tuple[str, ...]) -> None:
+    """The C and the C++ examples of a group print the same, and know how they are used."""
+    texts = {check_example(prefix, work, EXAMPLES / name) for name in group}
+    if len(texts) != 1:
+        raise Failure(f"they wrote different texts: {texts}")
 
 
 def check_example(prefix: Prefix, work: Path, source: Path) -> bytes:
@@ -326,7 +331,8 @@ def checks(prefix: Prefix, work: Path):
         yield source.name, lambda source=source: check_program(prefix, work, list(COMPILERS.values()), source)
     if sys.platform != "darwin":
         yield "a program with the static library", lambda: check_static_library(prefix, work)
-    yield "examples", lambda: check_examples(prefix, work)
+    for group in EXAMPLE_GROUPS:
+        yield f"examples {' '.join(group)}", lambda group=group: check_examples(prefix, work, group)
     yield "the program in docs/abi.md", lambda: check_documented_program(prefix, work)
 
 
@@ -348,14 +354,16 @@ def main() -> int:
         if arguments.update_baseline:
             BASELINE.write_text(describe_abi(prefix, work))
             return 0
-        for name, check in checks(prefix, work):
-            try:
-                check()
-            except (Failure, subprocess.TimeoutExpired) as failure:
-                failed += 1
-                print(f"FAILED {name}\n{failure}", flush=True)
-            else:
-                print(f"ok     {name}", flush=True)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            results = [(name, pool.submit(check)) for name, check in checks(prefix, work)]
+            for name, result in results:
+                try:
+                    result.result()
+                except (Failure, subprocess.TimeoutExpired) as failure:
+                    failed += 1
+                    print(f"FAILED {name}\n{failure}", flush=True)
+                else:
+                    print(f"ok     {name}", flush=True)
     print(f"{failed} failed" if failed else "all ABI checks passed")
     return 1 if failed else 0
 
