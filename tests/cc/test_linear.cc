@@ -60,8 +60,8 @@ constexpr uint32_t kRows[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
 
 std::vector<uint32_t> widths(DType type) {
   if (dtype_info(type).block == 256) return {256, 768};
-  if (is_quantised(type)) return {32, 64, 96, 576};
-  return {1, 7, 31, 33, 576};
+  if (is_quantised(type)) return {32, 64, 96, 320};
+  return {1, 7, 31, 33, 320};
 }
 
 TEST_P(Linear, EveryTypeRowCountAndOddSizeEqualsTheReference) {

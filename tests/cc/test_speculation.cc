@@ -253,23 +253,25 @@ TEST(Speculation, ThreadsWeightsAndCachesChangeNothing) {
                   {test::window_config(), DType::f32, DType::f32}};
   for (const auto& family : families) {
     uint64_t drafted = 0, accepted = 0;
-    for (const uint32_t threads : {1u, 3u}) {
+    const auto generator = [&](uint32_t threads, uint64_t page_size) {
       const auto model = test::random_model(family.config, family.weights,
                                             {.threads = threads, .tokenizer = byte_tokenizer()});
-      const auto cache = [&](uint64_t page_size) {
-        return make_kv_cache_factory(*model, {.page_size = page_size, .element = family.cache});
-      };
-      Generator plain(model, nullptr, cache(16)), guessing(model, nullptr, cache(7));
-      std::string prompt = kPrompts[0];
-      while (prompt.size() < 300) prompt += ", " + kPrompts[0];
-      for (const float temperature : {0.0f, 30.0f}) {
-        GenerationOptions options = copying();
-        options.sampling.temperature = temperature;
-        options.sampling.alternatives = 2;
-        options.rules.bias = {{'a', 300.0f}, {'b', 300.0f}};
-        ASSERT_EQ(generate(guessing, prompt, options, 12), generate(plain, prompt, options));
-        drafted += guessing.stats().drafted_tokens;
-        accepted += guessing.stats().accepted_tokens;
+      return std::make_unique<Generator>(
+          model, nullptr, make_kv_cache_factory(*model, {.page_size = page_size, .element = family.cache}));
+    };
+    const auto plain = generator(1, 16), alone = generator(1, 7), together = generator(3, 7);
+    std::string prompt = kPrompts[0];
+    while (prompt.size() < 300) prompt += ", " + kPrompts[0];
+    for (const float temperature : {0.0f, 30.0f}) {
+      GenerationOptions options = copying(0, 40);
+      options.sampling.temperature = temperature;
+      options.sampling.alternatives = 2;
+      options.rules.bias = {{'a', 300.0f}, {'b', 300.0f}};
+      const Output expected = generate(*plain, prompt, options);
+      for (const auto& guessing : {alone.get(), together.get()}) {
+        ASSERT_EQ(generate(*guessing, prompt, options, 12), expected);
+        drafted += guessing->stats().drafted_tokens;
+        accepted += guessing->stats().accepted_tokens;
       }
     }
     EXPECT_GT(drafted, accepted);

@@ -422,7 +422,7 @@ def test_quantised_base(smollm2: Runtime, tmp_path: Path) -> None:
     model = smollm2.model
     with pytest.raises(UnsupportedError, match="adapters"):
         Trainer(model)
-    reader = ExampleReader(smollm2.tokenizer, 64)
+    reader = ExampleReader(smollm2.tokenizer, 16)
     examples = [
         reader.example({"prompt": f"The colour of {x} is", "response": " zorp"})
         for x in ("grass", "sky", "milk")
@@ -432,7 +432,7 @@ def test_quantised_base(smollm2: Runtime, tmp_path: Path) -> None:
     model.attach_lora(rank=4, targets=["q", "v"])
     try:
         assert np.array_equal(model.logits(ids), plain)
-        result = post_train(model, examples, batch=3, steps=4, learning_rate=5e-3)
+        result = post_train(model, examples, batch=3, steps=3, learning_rate=1e-2)
         assert result.history[-1]["loss"] < 0.8 * result.history[0]["loss"]
         tuned = model.logits(ids)
         assert not np.array_equal(tuned, plain)
