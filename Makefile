@@ -88,10 +88,11 @@ oracle: build-test ## make the golden files again from the packages that own the
 	export RIFTCO_SMOLLM2_GGUF; for script in tests/golden/*/make_*.py; do build/oracle/bin/python $$script || exit; done
 	git diff --stat -- tests/golden
 
-bench: build ## speed and memory of a model, with speculation, and of the kernels, on this machine
+bench: build ## speed and memory of a model, with speculation, their growth, and of the kernels, on this machine
 	@riftco pull $(MODEL)
 	riftco bench $(MODEL)
 	python benchmarks/bench_speculation.py "$$(riftco pull $(MODEL))"
+	python benchmarks/bench_growth.py "$$(riftco pull $(MODEL))"
 	ninja -C build bench_kernels
 	build/benchmarks/bench_kernels
 

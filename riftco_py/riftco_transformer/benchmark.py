@@ -95,7 +95,8 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _plain_read(data: np.ndarray[Any, np.dtype[np.uint64]], threads: int) -> None:
+def plain_read(data: np.ndarray[Any, np.dtype[np.uint64]], threads: int) -> None:
+    """Reads all of it once, a part on each thread."""
     parts = np.array_split(data, threads)
     workers = [threading.Thread(target=np.maximum.reduce, args=(part,)) for part in parts[1:]]
     for worker in workers:
@@ -109,7 +110,7 @@ def _turn(model: Model) -> Iterator[tuple[str, float]]:
     sizes, vocabulary, info = Sizes.of(model.config.maximum_context), model.config.vocabulary_size, model.info
     tokens = np.random.default_rng(0).integers(0, vocabulary, max(sizes.long, sizes.deep, *BATCHES))
     weights = np.ones(info.weight_bytes // 8, dtype=np.uint64)
-    read = min(_seconds(lambda: _plain_read(weights, info.threads)) for _ in range(3))
+    read = min(_seconds(lambda: plain_read(weights, info.threads)) for _ in range(3))
     yield "read_gb_per_second", info.weight_bytes / read / 1e9
     out = np.empty(vocabulary, dtype=np.float32)
     with model.decode_session() as session:
