@@ -71,7 +71,8 @@ fuzz: setup-test ## run every fuzz target for a minute (FUZZ_SECONDS) and keep w
 	ninja -C build-fuzz tests/cc/riftco_fuzz
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
-# Each test that runs a NEON kernel, on a processor with dot products and on one without. Scalar kernels are not rerun.
+# Each test that runs a NEON kernel, on processors with products of int8 matrices, with dot products only, and with neither.
+# Scalar kernels are not rerun.
 neon: export GTEST_FILTER := -*/scalar
 neon: setup ## cross-build the kernels for 64-bit Arm and run their tests under qemu-user
 	@scripts/setup.sh neon
@@ -79,7 +80,8 @@ neon: setup ## cross-build the kernels for 64-bit Arm and run their tests under 
 	@[ -f build-neon/build.ninja ] || meson setup build-neon --cross-file build-neon-sysroot/cross.ini -Dtests=enabled
 	ninja -C build-neon tests/cc/test_base tests/cc/test_core tests/cc/test_cpu
 	QEMU_CPU=max meson test -C build-neon --no-rebuild --print-errorlogs --timeout-multiplier 4 base core cpu
-	QEMU_CPU=cortex-a72 meson test -C build-neon --no-rebuild --print-errorlogs --timeout-multiplier 4 cpu
+	for cpu in neoverse-n1 cortex-a72; do \
+	  QEMU_CPU=$$cpu meson test -C build-neon --no-rebuild --print-errorlogs --timeout-multiplier 4 cpu || exit; done
 
 oracle: build-test ## make the golden files again from the packages that own the truth (torch, transformers: gigabytes)
 	python3 -m venv build/oracle

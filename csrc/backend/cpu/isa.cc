@@ -53,13 +53,19 @@ const Features& features() {
   return found;
 }
 #elif defined(__aarch64__)
-bool has_dot_product() {
+struct NeonTables {
+  const KernelTable* kernels;
+  const TrainingKernels* training;
+};
+
+NeonTables neon_tables() {
 #ifdef __linux__
   constexpr unsigned long kDotProduct = 1ul << 20;  // HWCAP_ASIMDDP
-  return getauxval(AT_HWCAP) & kDotProduct;
-#else
-  return true;  // every 64-bit Mac has it
+  constexpr unsigned long kInt8Matrix = 1ul << 13;  // HWCAP2_I8MM
+  if (!(getauxval(AT_HWCAP) & kDotProduct)) return {&neon_table, &neon_training_table};
+  if (getauxval(AT_HWCAP2) & kInt8Matrix) return {&neon_i8mm_table, &neon_i8mm_training_table};
 #endif
+  return {&neon_dot_table, &neon_dot_training_table};  // every 64-bit Mac has these instructions
 }
 #endif
 
@@ -101,7 +107,7 @@ const KernelTable* cpu_kernels(CpuIsa isa) noexcept {
       return features().avx512 ? &avx512_table : nullptr;
 #elif defined(__aarch64__)
     case CpuIsa::neon:
-      return has_dot_product() ? &neon_dot_table : &neon_table;
+      return neon_tables().kernels;
 #endif
     default:
       return nullptr;
@@ -115,8 +121,7 @@ const TrainingKernels* cpu_training_kernels(CpuIsa isa) noexcept {
   if (kernels == &avx2_table) return &avx2_training_table;
   if (kernels == &avx512_table) return &avx512_training_table;
 #elif defined(__aarch64__)
-  if (kernels == &neon_table) return &neon_training_table;
-  if (kernels == &neon_dot_table) return &neon_dot_training_table;
+  if (kernels == neon_tables().kernels) return neon_tables().training;
 #endif
   return nullptr;
 }

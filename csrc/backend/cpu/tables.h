@@ -14,9 +14,11 @@ extern const TrainingKernels avx2_training_table;
 extern const TrainingKernels avx512_training_table;
 #elif defined(__aarch64__)
 extern const KernelTable neon_table;
-extern const KernelTable neon_dot_table;  // the same with dot-product instructions (Armv8.2)
+extern const KernelTable neon_dot_table;   // the same with dot-product instructions (Armv8.2)
+extern const KernelTable neon_i8mm_table;  // and with those for products of small int8 matrices (Armv8.6)
 extern const TrainingKernels neon_training_table;
 extern const TrainingKernels neon_dot_training_table;
+extern const TrainingKernels neon_i8mm_training_table;
 #endif
 
 }  // namespace riftco

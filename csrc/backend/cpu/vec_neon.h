@@ -1,4 +1,5 @@
-// Sixteen lanes as four NEON registers, with or without the dot-product instructions. Included by vec.h only.
+// Sixteen lanes as four NEON registers, with or without the instructions for dot products and
+// for products of 2 x 8 bytes. Included by vec.h only.
 #pragma once
 #include <arm_neon.h>
 
@@ -205,44 +206,85 @@ RIFTCO_INLINE int32x4_t add_dot(int32x4_t total, int8x16_t w, int8x16_t x) {
 #endif
 }
 
-template <int R>
-RIFTCO_INLINE void clear(I16 (&total)[R]) {
+struct TwoWords {  // of 4 inputs each, of four outputs
+  int8x16_t first, second;
+};
+
+#ifdef __ARM_FEATURE_MATMUL_INT8
+// Eight bytes of two rows.
+RIFTCO_INLINE int8x16_t two_rows(const int8_t* x, const int8_t* y) {
+  return vcombine_s8(vld1_s8(x), vld1_s8(y));
+}
+
+// Tiles of two outputs by two rows; an odd last row is paired with itself.
+template <int R, int kFirst, int kEnd, class Weights>
+RIFTCO_INLINE void dot_row_pairs(const int8_t* x, I16 (&total)[R], Weights weights) {
+  constexpr int kPairs = (R + 1) / 2;
+  RIFTCO_UNROLL
+  for (int i = 0; i < 4; i++) {
+    int32x4_t low[kPairs], high[kPairs];  // outputs 0 and 1, 2 and 3: [output][row]
+    RIFTCO_UNROLL
+    for (int p = 0; p < kPairs; p++) low[p] = high[p] = vdupq_n_s32(0);
+    each_second_word<kFirst, kEnd>([&]<int kWord>() __attribute__((always_inline)) {
+      const TwoWords w = weights.template operator()<kWord>(i);
+      const int32x4_t first = vreinterpretq_s32_s8(w.first), second = vreinterpretq_s32_s8(w.second);
+      const int8x16_t w01 = vreinterpretq_s8_s32(vzip1q_s32(first, second));
+      const int8x16_t w23 = vreinterpretq_s8_s32(vzip2q_s32(first, second));
+      RIFTCO_UNROLL
+      for (int p = 0; p < kPairs; p++) {
+        const int8_t* row = x + 64 * p + 4 * kWord;
+        const int8x16_t xs = two_rows(row, 2 * p + 1 < R ? row + 32 : row);
+        low[p] = vmmlaq_s32(low[p], w01, xs);
+        high[p] = vmmlaq_s32(high[p], w23, xs);
+      }
+    });
+    RIFTCO_UNROLL
+    for (int p = 0; p < kPairs; p++) {
+      total[2 * p].v[i] = vuzp1q_s32(low[p], high[p]);
+      if (2 * p + 1 < R) total[2 * p + 1].v[i] = vuzp2q_s32(low[p], high[p]);
+    }
+  }
+}
+#endif
+
+// total[r] = products of row r with words kFirst .. kEnd - 1; weights<word>(i): this word and the next of outputs 4 i .. 4 i + 3.
+template <int R, int kFirst, int kEnd, class Weights>
+RIFTCO_INLINE void dot_words(const int8_t* x, I16 (&total)[R], Weights weights) {
+#ifdef __ARM_FEATURE_MATMUL_INT8
+  if constexpr (R > 1) return dot_row_pairs<R, kFirst, kEnd>(x, total, weights);
+#endif
   for (int r = 0; r < R; r++) total[r] = each_quarter<I16>([](int) { return vdupq_n_s32(0); });
+  each_second_word<kFirst, kEnd>([&]<int kWord>() __attribute__((always_inline)) {
+    RIFTCO_UNROLL
+    for (int i = 0; i < 4; i++) {
+      const TwoWords w = weights.template operator()<kWord>(i);
+      RIFTCO_UNROLL
+      for (int r = 0; r < R; r++) {
+        const int8_t* row = x + 32 * r + 4 * kWord;
+        total[r].v[i] = add_dot(total[r].v[i], w.first, four_everywhere(row));
+        total[r].v[i] = add_dot(total[r].v[i], w.second, four_everywhere(row + 4));
+      }
+    }
+  });
 }
 
 template <int R>
 RIFTCO_INLINE void dot_q4(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
-  const uint8x16_t nibble = vdupq_n_u8(15);
-  clear(total);
-  RIFTCO_UNROLL
-  for (int j = 0; j < 4; j++) {
-    RIFTCO_UNROLL
-    for (int i = 0; i < 4; i++) {
-      const uint8x16_t line = vld1q_u8(w + 64 * j + 16 * i);
-      const int8x16_t low = vreinterpretq_s8_u8(vandq_u8(line, nibble));
-      const int8x16_t high = vreinterpretq_s8_u8(vshrq_n_u8(line, 4));
-      RIFTCO_UNROLL
-      for (int r = 0; r < R; r++) {
-        total[r].v[i] = add_dot(total[r].v[i], low, four_everywhere(x + 32 * r + 8 * j));
-        total[r].v[i] = add_dot(total[r].v[i], high, four_everywhere(x + 32 * r + 8 * j + 4));
-      }
-    }
-  }
+  dot_words<R, 0, 8>(
+      x, total, [w]<int kWord>(int i) __attribute__((always_inline)) {
+        const uint8x16_t line = vld1q_u8(w + 32 * kWord + 16 * i);
+        return TwoWords{vreinterpretq_s8_u8(vandq_u8(line, vdupq_n_u8(15))),
+                        vreinterpretq_s8_u8(vshrq_n_u8(line, 4))};
+      });
 }
 
 template <int R>
 RIFTCO_INLINE void dot_q8(const int8_t* w, const int8_t* x, const RowScale*, I16 (&total)[R]) {
-  clear(total);
-  RIFTCO_UNROLL
-  for (int j = 0; j < 8; j++) {
-    RIFTCO_UNROLL
-    for (int i = 0; i < 4; i++) {
-      const int8x16_t line = vld1q_s8(w + 64 * j + 16 * i);
-      RIFTCO_UNROLL
-      for (int r = 0; r < R; r++)
-        total[r].v[i] = add_dot(total[r].v[i], line, four_everywhere(x + 32 * r + 4 * j));
-    }
-  }
+  dot_words<R, 0, 8>(
+      x, total, [w]<int kWord>(int i) __attribute__((always_inline)) {
+        const int8_t* line = w + 64 * kWord + 16 * i;
+        return TwoWords{vld1q_s8(line), vld1q_s8(line + 64)};
+      });
 }
 
 template <int kHighBits, int kWord>
@@ -258,21 +300,13 @@ RIFTCO_INLINE int8x16_t with_high_bits(uint8x16_t nibbles, uint8x16_t high) {
 
 template <int R, int kHighBits, int kFirst, int kWords>
 RIFTCO_INLINE void dot_wide(const uint8_t* w, const int8_t* x, I16 (&total)[R]) {
-  clear(total);
-  each_second_word<kFirst, kFirst + kWords>([&]<int kWord>() __attribute__((always_inline)) {
-    RIFTCO_UNROLL
-    for (int i = 0; i < 4; i++) {
-      const uint8x16_t line = vld1q_u8(w + 32 * kWord + 16 * i);
-      const uint8x16_t high = vld1q_u8(w + 256 + (kHighBits == 2 ? 64 * (kWord / 4) : 0) + 16 * i);
-      const int8x16_t w0 = with_high_bits<kHighBits, kWord>(vandq_u8(line, vdupq_n_u8(15)), high);
-      const int8x16_t w1 = with_high_bits<kHighBits, kWord + 1>(vshrq_n_u8(line, 4), high);
-      RIFTCO_UNROLL
-      for (int r = 0; r < R; r++) {
-        total[r].v[i] = add_dot(total[r].v[i], w0, four_everywhere(x + 32 * r + 4 * kWord));
-        total[r].v[i] = add_dot(total[r].v[i], w1, four_everywhere(x + 32 * r + 4 * kWord + 4));
-      }
-    }
-  });
+  dot_words<R, kFirst, kFirst + kWords>(
+      x, total, [w]<int kWord>(int i) __attribute__((always_inline)) {
+        const uint8x16_t line = vld1q_u8(w + 32 * kWord + 16 * i);
+        const uint8x16_t high = vld1q_u8(w + 256 + (kHighBits == 2 ? 64 * (kWord / 4) : 0) + 16 * i);
+        return TwoWords{with_high_bits<kHighBits, kWord>(vandq_u8(line, vdupq_n_u8(15)), high),
+                        with_high_bits<kHighBits, kWord + 1>(vshrq_n_u8(line, 4), high)};
+      });
 }
 
 }  // namespace
