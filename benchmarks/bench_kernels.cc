@@ -3,7 +3,8 @@
 //   bench_kernels [--json] [--isa scalar|avx2|avx512] [--threads N | --cpu-time] [--seconds S] [--only TEXT]
 //
 // Each case runs for S seconds; "best" and "median" are of single runs. Matrix cases take turns with a plain read of the
-// same bytes, and "of_read" is the median ratio of the two times (1 = memory speed). Threads are plain std::thread with a
+// same bytes and with a loop of arithmetic in registers (peaks.h): "of_read" and "of_peak" are the median shares of the two
+// speeds. Threads are plain std::thread with a
 // spinning start, not the engine's pool. --cpu-time: one thread, its processor time instead of wall time (busy machines).
 #include <algorithm>
 #include <atomic>
@@ -20,6 +21,7 @@
 #include "backend/cpu/isa.h"
 #include "base/memory.h"
 #include "core/math.h"
+#include "peaks.h"
 
 using namespace riftco;
 
@@ -84,8 +86,23 @@ class Workers {
 
 struct Result {
   std::string name;
-  double best, median, of_read;  // of_read: 0 where no bytes are compared
-  std::string rate;              // of the median
+  double best, median;
+  double of_read, of_peak;  // 0 where they are not compared
+  double bytes, operations;
+  std::string rate;  // of the median
+};
+
+// What one run of a case does at least. Two operations for a multiply-add.
+struct Cost {
+  std::vector<std::pair<const std::byte*, size_t>> read;  // or empty
+  double operations = 0;
+  Peak peak = {0, nullptr};  // of such operations
+
+  double bytes() const {
+    double sum = 0;
+    for (const auto& [data, size] : read) sum += double(size);
+    return sum;
+  }
 };
 
 double middle(std::vector<double> v) {
@@ -102,25 +119,33 @@ class Bench {
   const std::vector<Result>& results() const { return results_; }
   bool wanted(const std::string& name) const { return name.find(options_.only) != std::string::npos; }
 
-  // `read`: what a plain read of the same bytes touches. rate(seconds) words the median.
-  void run(const std::string& name, std::vector<std::pair<const std::byte*, size_t>> read, const Work& work,
+  // rate(seconds) words the median.
+  void run(const std::string& name, const Cost& cost, const Work& work,
            const std::function<std::string(double)>& rate) {
     if (!wanted(name)) return;
-    std::vector<double> times, ratios;
-    const Work reader = [&read](Share share) { plain_read(read, share); };
+    constexpr uint64_t kRepetitions = 100000;
+    std::vector<double> times, of_read, of_peak;
+    const Work reader = [&cost](Share share) { plain_read(cost.read, share); };
+    const Work arithmetic = [&cost](Share) { cost.peak.run(kRepetitions); };
     for (const double start = now(); times.size() < 3 || now() - start < options_.seconds;) {
-      const double reading = read.empty() ? 0 : workers_.time(reader);
+      const double reading = cost.read.empty() ? 0 : workers_.time(reader);
       times.push_back(workers_.time(work));
-      ratios.push_back(reading / times.back());
+      of_read.push_back(reading / times.back());
+      if (!cost.peak.run) continue;
+      const double speed =
+          cost.peak.operations * double(kRepetitions) * options_.threads / workers_.time(arithmetic);
+      of_peak.push_back(cost.operations / times.back() / speed);
     }
-    times.erase(times.begin()), ratios.erase(ratios.begin());  // the first one warms up
-    results_.push_back({name, *std::min_element(times.begin(), times.end()), middle(times), middle(ratios),
+    times.erase(times.begin()), of_read.erase(of_read.begin());  // the first one warms up
+    results_.push_back({name, *std::min_element(times.begin(), times.end()), middle(times), middle(of_read),
+                        of_peak.empty() ? 0 : middle(of_peak), cost.bytes(), cost.operations,
                         rate(middle(times))});
     if (options_.json) return;
     const Result& r = results_.back();
     std::printf("%-34s best %9.3f us, median %9.3f us, %s", name.c_str(), r.best * 1e6, r.median * 1e6,
                 r.rate.c_str());
-    if (!read.empty()) std::printf(", %.0f %% of a plain read", 100 * r.of_read);
+    if (r.of_read > 0) std::printf(", %.0f %% of a plain read", 100 * r.of_read);
+    if (r.of_peak > 0) std::printf(", %.0f %% of the peak", 100 * r.of_peak);
     std::printf("\n");
     std::fflush(stdout);
   }
@@ -245,18 +270,16 @@ void bench_matrices(Bench& bench, const std::string& name, const Matrices& m,
       operands.push_back(same == operands.end() ? operand(rows, p.inputs, p.type) : *same);
     }
     const Operand last = operand(1, m.head.inputs, m.head.type);
-    const bool compare = rows <= 16;
+    const double macs = rows * m.layer_macs + double(m.head.outputs) * m.head.inputs;
+    const Peak peak = operand_kind(m.head.type) == kOperandInt8 ? int8_peak() : f32_peak();
     bench.run(
-        case_name,
-        compare ? std::vector<std::pair<const std::byte*, size_t>>{{m.memory.data(), m.memory.size()}}
-                : std::vector<std::pair<const std::byte*, size_t>>{},
+        case_name, {{{m.memory.data(), m.memory.size()}}, 2 * macs, peak},
         [&](Share share) {
           for (size_t i = 0; i < m.all.size(); i++)
             k.linear({{&m.all[i]}, {out.data()}, {m.all[i].outputs}, 1, false, operands[i]}, share);
           k.linear({{&m.head}, {logits.data()}, {m.head.outputs}, 1, false, last}, share);
         },
         [&](double s) {
-          const double macs = rows * m.layer_macs + double(m.head.outputs) * m.head.inputs;
           return text("%7.1f tok/s", rows / s) + text(", %5.1f GB/s", double(m.memory.size()) / s / 1e9) +
                  text(", %5.1f GMAC/s", macs / s / 1e9);
         });
@@ -286,8 +309,9 @@ void bench_attention(Bench& bench, uint32_t rows, uint32_t context) {
     scratch.push_back(std::make_unique<Buffer>(std::make_shared<MemoryAccount>(),
                                                k.attention_scratch_bytes(3, 64), "scratch"));
   const auto name = "attention rows " + std::to_string(rows) + " context " + std::to_string(context);
+  const double macs = 2.0 * rows * heads * 64 * context;
   bench.run(
-      name, {},
+      name, {{{memory.data(), memory.size()}}, 2 * macs, f32_peak()},
       [&](Share share) {
         const AttentionArgs args = {
             all.data() + context - rows, 0, heads, 3, 64, kAllKeys, 0.125f, q.data(), out.data(), nullptr,
@@ -298,7 +322,7 @@ void bench_attention(Bench& bench, uint32_t rows, uint32_t context) {
             if (unit++ % share.count == share.index)
               k.attend(args, {first, std::min(kMaxUnitRows, rows - first), h, 0, segments, -1});
       },
-      [&](double s) { return text("%6.1f GMAC/s", 2.0 * rows * heads * 64 * context / s / 1e9); });
+      [&](double s) { return text("%6.1f GMAC/s", macs / s / 1e9); });
 }
 
 void bench_rows(Bench& bench, uint32_t rows) {
@@ -356,8 +380,11 @@ void print_json(const Options& options, const Bench& bench) {
   const char* separator = "";
   for (const Result& r : bench.results()) {
     std::printf(
-        "%s\n  {\"name\": \"%s\", \"best_s\": %.9f, \"median_s\": %.9f, \"of_read\": %.3f, \"rate\": \"%s\"}",
-        separator, r.name.c_str(), r.best, r.median, r.of_read, r.rate.c_str());
+        "%s\n  {\"name\": \"%s\", \"best_s\": %.9f, \"median_s\": %.9f, \"of_read\": %.3f, \"of_peak\": "
+        "%.3f, "
+        "\"bytes\": %.0f, \"operations\": %.0f, \"rate\": \"%s\"}",
+        separator, r.name.c_str(), r.best, r.median, r.of_read, r.of_peak, r.bytes, r.operations,
+        r.rate.c_str());
     separator = ",";
   }
   std::printf("\n]}\n");
