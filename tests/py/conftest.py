@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 from collections.abc import Iterator
@@ -25,9 +26,11 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(scope="session")
-def smollm2_path() -> Path:
+def smollm2_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SmolLM2-135M in the user's cache, where it stays between runs."""
-    return pull("smollm2-135m")
+    with open(tmp_path_factory.getbasetemp().parent / "pull.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one of the processes that share the tests fetches it
+        return pull("smollm2-135m")
 
 
 @pytest.fixture(scope="session")
