@@ -114,6 +114,43 @@ static void test_progress_and_cancel(void) {
   rt_cancel_release(w.cancel);
 }
 
+static void test_types(void) {
+  static const char* const kept[] = {"f32", "f32", "f16", "bf16", "q8_0", "q4_0"};
+  rt_model_load_options options;
+  rt_parameter_info parameter;
+  rt_model_config config;
+  rt_model* model = NULL;
+  int32_t type;
+  OK(rt_model_load_options_init(&options, sizeof options));
+  CHECK(options.type == RT_TYPE_KEEP);
+  memset(&parameter, 0, sizeof parameter);
+  parameter.struct_size = sizeof parameter;
+  for (type = RT_TYPE_KEEP; type <= RT_TYPE_Q4_0; type++) {
+    options.type = type;
+    OK(rt_model_load(path, strlen(path), &options, &model));
+    OK(rt_model_parameter(model, 0, &parameter));
+    CHECK(strcmp(parameter.type, kept[type]) == 0);
+    rt_model_release(model);
+    OK(rt_model_load_buffer(data, size, &options, &model));
+    OK(rt_model_parameter(model, 0, &parameter));
+    CHECK(strcmp(parameter.type, kept[type]) == 0);
+    rt_model_release(model);
+  }
+  OK(rt_model_config_init(&config, sizeof config));
+  config.width = 8;
+  config.head_width = 2;
+  REFUSED(rt_model_create(&config, NULL, 1, &options, &model), RT_UNSUPPORTED, "whole blocks");
+  for (type = -1; type <= RT_TYPE_Q4_0 + 1; type += RT_TYPE_Q4_0 + 2) {
+    options.type = type;
+    REFUSED(rt_model_load(path, strlen(path), &options, &model), RT_INVALID_ARGUMENT, "options.type");
+    REFUSED(rt_model_load_buffer(data, size, &options, &model), RT_INVALID_ARGUMENT, "options.type");
+  }
+  options.type = RT_TYPE_BF16;
+  options.reserved = 1;
+  REFUSED(rt_model_load(path, strlen(path), &options, &model), RT_INVALID_ARGUMENT, "options.reserved");
+  CHECK(model == NULL);
+}
+
 static void test_memory_limits(void) {
   rt_model_load_options options;
   rt_kv_cache_factory_options pages;
@@ -210,6 +247,7 @@ int main(int argc, char** argv) {
   test_descriptor();
   test_buffer();
   test_progress_and_cancel();
+  test_types();
   test_memory_limits();
   free(data);
   return check_end();

@@ -151,7 +151,7 @@ typedef struct {
 } input;
 
 static const input inputs[] = {
-    {"rt_model_load_options", 48, sizeof(rt_model_load_options), init_model_load_options,
+    {"rt_model_load_options", 56, sizeof(rt_model_load_options), init_model_load_options,
      use_model_load_options},
     {"rt_model_config", 136, sizeof(rt_model_config), init_model_config, use_model_config},
     {"rt_model_save_options", 80, sizeof(rt_model_save_options), init_save_options, use_save_options},

@@ -114,6 +114,14 @@ void test_buffers(const std::string& scratch) {
   const artifacts::Model again(std::as_bytes(std::span(bytes)));
   CHECK(again.info().weight_bytes < model.info().weight_bytes);
   CHECK(again.config().width == model.config().width);
+  model.save(path);
+  using artifacts::ElementType;
+  const artifacts::Model converted(path, ExecutionBackend::Cpu, 0, ElementType::Bf16);
+  CHECK(converted.info().weight_bytes == again.info().weight_bytes);
+  const std::uint32_t ids[] = {1, 2, 3};
+  CHECK(converted.logits(ids) == again.logits(ids));
+  CHECK(artifacts::ModelSnapshot(path).load(ExecutionBackend::Cpu, 0, ElementType::Bf16).logits(ids) ==
+        again.logits(ids));
   THROWS(RT_CORRUPT_DATA, "the buffer", artifacts::Model(std::as_bytes(std::span(bytes).first(50))));
   THROWS(RT_INVALID_ARGUMENT, "the suffix names no format", model.save(scratch + "/a.bin"));
 }

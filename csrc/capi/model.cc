@@ -19,22 +19,29 @@ static_assert(int(RT_BIAS_Q) == int(kBiasQ) && int(RT_BIAS_NORMS) == int(kBiasNo
 
 namespace {
 
+// RT_TYPE_*; absent: keep.
+std::optional<DType> type_argument(int32_t type) {
+  static constexpr std::optional<DType> kTypes[] = {std::nullopt, DType::f32,  DType::f16,
+                                                    DType::bf16,  DType::q8_0, DType::q4_0};
+  return kTypes[choice_argument<int32_t>(type, RT_TYPE_Q4_0, "options.type")];
+}
+
 LoadOptions load_options(const rt_model_load_options* given) {
   const rt_model_load_options options = read_struct(given, rt_model_load_options{}, "options");
+  check_reserved(options.reserved, "options.reserved");
   return {.backend = options.backend,
           .threads = options.threads,
           .memory_limit = options.memory_limit == 0 ? UINT64_MAX : options.memory_limit,
+          .type = type_argument(options.type),
           .progress = Progress("loading", cancel_flag(options.cancel, "options.cancel"), options.progress,
                                options.progress_user_data)};
 }
 
 SaveOptions save_options(const rt_model_save_options* given, std::string_view path) {
-  static constexpr std::optional<DType> kTypes[] = {std::nullopt, DType::f32,  DType::f16,
-                                                    DType::bf16,  DType::q8_0, DType::q4_0};  // by RT_TYPE_*
   const rt_model_save_options options = read_struct(given, rt_model_save_options{}, "options");
   const int32_t format = choice_argument<int32_t>(options.format, RT_FORMAT_HUGGING_FACE, "options.format");
   return {.format = format == RT_FORMAT_BY_PATH ? format_of_path(path) : FileFormat(format - RT_FORMAT_RIFT),
-          .type = kTypes[choice_argument<int32_t>(options.type, RT_TYPE_Q4_0, "options.type")],
+          .type = type_argument(options.type),
           .shard_bytes = options.shard_bytes == 0 ? SaveOptions{}.shard_bytes : options.shard_bytes,
           .stage = text_argument(options.stage, options.stage_size, "options.stage"),
           .parent = text_argument(options.parent, options.parent_size, "options.parent"),

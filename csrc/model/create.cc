@@ -1,5 +1,6 @@
 #include "backend/registry.h"
 #include "base/error.h"
+#include "model/element_type.h"
 #include "model/load.h"
 #include "model/normal.h"
 
@@ -18,9 +19,13 @@ std::shared_ptr<DecoderOnlyTransformer> create_model(const ModelConfig& config,
     fail(Status::invalid_argument, "the tokenizer has %u tokens, the model %u", tokenizer->vocabulary_size(),
          config.vocabulary_size);
   auto account = std::make_shared<MemoryAccount>(options.memory_limit);
-  auto weights = std::make_unique<Weights>(find_device(options.backend), config,
-                                           parameter_list(config, DType::f32), account);
+  std::vector<ParameterInfo> parameters = parameter_list(config, DType::f32);
+  for (ParameterInfo& p : parameters)
+    if (!p.is_vector) p.type = element_type(p, options.type);
+  auto weights =
+      std::make_unique<Weights>(find_device(options.backend), config, std::move(parameters), account);
   std::vector<float> row;
+  std::vector<std::byte> converted;
   options.progress.begin(4 * parameter_count(config));
   for (size_t i = 0; i < weights->parameters().size(); i++) {
     const ParameterInfo& p = weights->parameters()[i];
@@ -30,7 +35,10 @@ std::shared_ptr<DecoderOnlyTransformer> create_model(const ModelConfig& config,
       if (!p.is_vector)
         for (uint32_t c = 0; c < p.columns; c++)
           row[c] = normal(seed, i, uint64_t(r) * p.columns + c, kDeviation);
-      weights->set_rows(i, r, 1, reinterpret_cast<const std::byte*>(row.data()));
+      converted.resize(row_bytes(p.type, p.columns));
+      convert_rows(p, r, 1, DType::f32, reinterpret_cast<const std::byte*>(row.data()), p.type,
+                   converted.data());
+      weights->set_rows(i, r, 1, converted.data());
       options.progress.advance(4 * uint64_t(p.columns));
     }
   }

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/tasks.h"
+#include "model/element_type.h"
 #include "model/importers/model_file.h"
 
 namespace riftco {
@@ -60,30 +61,31 @@ std::vector<Piece> pieces_of(const std::vector<ParameterInfo>& parameters,
 
 // What a worker keeps from piece to piece.
 struct Scratch {
-  std::vector<std::byte> rows;
-  std::vector<float> values;
+  std::vector<std::byte> rows, converted;
 };
 
 void read_piece(Weights& weights, const ParameterSource& source, const Piece& piece, Scratch& scratch) {
   const ParameterInfo& p = weights.parameters()[piece.parameter];
   scratch.rows.resize(piece.rows * row_bytes(source.type, p.columns));
   source.read(piece.first, p.is_vector ? p.columns : piece.rows, scratch.rows.data());
-  const std::byte* rows = scratch.rows.data();
-  if (p.is_vector) {
-    scratch.values.resize(p.columns);
-    dequantise(source.type, rows, scratch.values);
-    rows = reinterpret_cast<const std::byte*>(scratch.values.data());
-  }
-  weights.set_rows(piece.parameter, piece.first, piece.rows, rows);
+  if (source.type == p.type)
+    return weights.set_rows(piece.parameter, piece.first, piece.rows, scratch.rows.data());
+  check_finite(p, piece.first, piece.rows, source.type, scratch.rows.data());
+  scratch.converted.resize(piece.rows * row_bytes(p.type, p.columns));
+  convert_rows(p, piece.first, piece.rows, source.type, scratch.rows.data(), p.type,
+               scratch.converted.data());
+  weights.set_rows(piece.parameter, piece.first, piece.rows, scratch.converted.data());
 }
 
-// The parameters with the types that the file has.
-std::vector<ParameterInfo> typed_parameters(const ModelFile& file, const ModelConfig& config) {
+// The parameters with the types that the file has, or matrices with this one.
+std::vector<ParameterInfo> typed_parameters(const ModelFile& file, const ModelConfig& config,
+                                            std::optional<DType> wanted = {}) {
   std::vector<ParameterInfo> parameters = parameter_list(config, DType::f32);
   for (ParameterInfo& p : parameters) {
     const DType type = file.open(p).type;
     if (!p.is_vector) {
       p.type = type;
+      p.type = element_type(p, wanted);
     } else if (is_quantised(type)) {
       fail(Status::unsupported, "%s: %s is of type %s; vectors must be f32, f16 or bf16", file.path().c_str(),
            p.name.c_str(), dtype_info(type).name);
@@ -141,7 +143,8 @@ std::shared_ptr<DecoderOnlyTransformer> load(const Device& device, const ModelFi
                                              LoadOptions& options) {
   const ModelConfig config = file.config();
   auto account = std::make_shared<MemoryAccount>(options.memory_limit);
-  auto weights = std::make_unique<Weights>(device, config, typed_parameters(file, config), account);
+  auto weights =
+      std::make_unique<Weights>(device, config, typed_parameters(file, config, options.type), account);
   const std::vector<ParameterInfo>& parameters = weights->parameters();
   std::vector<ParameterSource> sources;
   for (const ParameterInfo& p : parameters) sources.push_back(file.open(p));

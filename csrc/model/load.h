@@ -1,6 +1,7 @@
 // Models from files, to files, and from nothing.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,7 @@ struct LoadOptions {
   int32_t backend = 0;                 // Backend's numbers
   uint32_t threads = 0;                // workers, the caller included; 0: the CPUs that the process may use
   uint64_t memory_limit = UINT64_MAX;  // bytes of weights and activations
+  std::optional<DType> type = {};      // of matrices; absent: as they are
   Progress progress{"loading"};
 };
 
@@ -31,7 +33,8 @@ std::string inspect_model(std::shared_ptr<const File> file);
 // The tokenizer of such a file or folder, or of a tokenizer.json.
 std::shared_ptr<const Tokenizer> load_tokenizer(std::string_view path);
 
-// Random float32 parameters: normal with deviation 0.02, norms one, biases zero; from the seed alone. `tokenizer` may be null.
+// Random parameters, float32 before options.type: normal with deviation 0.02, norms one, biases zero; from the seed alone.
+// `tokenizer` may be null.
 std::shared_ptr<DecoderOnlyTransformer> create_model(const ModelConfig& config,
                                                      std::shared_ptr<const Tokenizer> tokenizer,
                                                      uint64_t seed, LoadOptions options);

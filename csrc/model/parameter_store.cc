@@ -23,6 +23,15 @@ void check_range(const ParameterInfo& p, uint32_t first, uint32_t rows) {
 
 }  // namespace
 
+void check_finite(const ParameterInfo& p, uint32_t first, uint32_t rows, DType type,
+                  const std::byte* file_rows) {
+  const size_t stride = row_bytes(type, p.columns);
+  for (uint32_t r = 0; r < rows; r++)
+    if (!row_is_finite(type, file_rows + r * stride, p.columns))
+      fail(Status::corrupt_data, "row %u of %s has a value or scale that is not finite", first + r,
+           p.name.c_str());
+}
+
 ParameterStore::ParameterStore(const Device& device, std::vector<ParameterInfo> parameters,
                                std::shared_ptr<MemoryAccount> account, const char* what)
     : device_(device), parameters_(std::move(parameters)) {
@@ -65,13 +74,9 @@ PackedMatrix ParameterStore::matrix(size_t index) const noexcept {
 void ParameterStore::set_rows(size_t index, uint32_t first, uint32_t rows, const std::byte* file_rows) {
   const ParameterInfo& p = parameters_.at(index);
   check_range(p, first, rows);
-  const size_t stride = row_bytes(p.type, p.columns);
-  for (uint32_t r = 0; r < rows; r++)
-    if (!row_is_finite(p.type, file_rows + r * stride, p.columns))
-      fail(Status::corrupt_data, "row %u of %s has a value or scale that is not finite", first + r,
-           p.name.c_str());
+  check_finite(p, first, rows, p.type, file_rows);
   if (p.is_vector) {
-    std::memcpy(data(index), file_rows, rows * stride);
+    std::memcpy(data(index), file_rows, rows * row_bytes(p.type, p.columns));
   } else {
     device_.kernels->pack_rows(matrix(index), first, rows, file_rows);
   }

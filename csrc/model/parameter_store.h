@@ -24,6 +24,10 @@ struct ParameterInfo {
   bool is_vector;
 };
 
+// Fails with corrupt_data where a value or scale of these rows, of type `type`, is not finite.
+void check_finite(const ParameterInfo& p, uint32_t first, uint32_t rows, DType type,
+                  const std::byte* file_rows);
+
 class ParameterStore {
  public:
   // All values start at zero. `what` names the memory in errors.

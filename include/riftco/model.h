@@ -11,6 +11,16 @@ extern "C" {
 
 typedef struct rt_model rt_model;
 
+/* Element types that matrices can be converted to, when a model is loaded or saved. */
+enum {
+  RT_TYPE_KEEP = 0, /* as they are */
+  RT_TYPE_F32 = 1,
+  RT_TYPE_F16 = 2,
+  RT_TYPE_BF16 = 3,
+  RT_TYPE_Q8_0 = 4, /* blocks of 32 by the GGUF format's rule; not in a Hugging Face folder */
+  RT_TYPE_Q4_0 = 5
+};
+
 typedef struct rt_model_load_options {
   uint64_t struct_size;
   int32_t backend;         /* RT_BACKEND_*; default CPU */
@@ -20,6 +30,10 @@ typedef struct rt_model_load_options {
   void* progress_user_data;
   uint64_t memory_limit; /* bytes of weights and activations; 0 (default): none. What exceeds it, now or in a
                             session, is RT_OUT_OF_MEMORY */
+  int32_t
+      type; /* RT_TYPE_*; default keep. Matrices are converted piece by piece as they are read, to the bits
+                            that saving with this type and loading gives; norms and biases are float32 in any case */
+  uint32_t reserved; /* 0 */
 } rt_model_load_options;
 
 RT_API rt_status RT_CALL rt_model_load_options_init(rt_model_load_options* options, uint64_t size);
@@ -108,8 +122,8 @@ typedef struct rt_model_config {
  * 1e-5; 256 tokens, 256 positions, 4 layers of width 128 with 4 heads, MLP 512. */
 RT_API rt_status RT_CALL rt_model_config_init(rt_model_config* config, uint64_t size);
 
-/* A model with random float32 parameters (normal, deviation 0.02; norms one, biases zero), the same for the
- * same seed on every machine. `tokenizer` may be NULL. */
+/* A model with random parameters (normal, deviation 0.02; norms one, biases zero), the same for the same seed on
+ * every machine; float32 unless options->type says otherwise. `tokenizer` may be NULL. */
 RT_API rt_status RT_CALL rt_model_create(const rt_model_config* config, const rt_tokenizer* tokenizer,
                                          uint64_t seed, const rt_model_load_options* options,
                                          rt_model** model);
@@ -119,16 +133,6 @@ RT_API rt_status RT_CALL rt_model_create(const rt_model_config* config, const rt
 /* By the path: its suffix .gguf or .rift; a folder that is there, a name without a suffix or with "/" at its
  * end is a Hugging Face folder. */
 enum { RT_FORMAT_BY_PATH = 0, RT_FORMAT_RIFT = 1, RT_FORMAT_GGUF = 2, RT_FORMAT_HUGGING_FACE = 3 };
-
-/* Element types of matrices that can be written. */
-enum {
-  RT_TYPE_KEEP = 0, /* as they are */
-  RT_TYPE_F32 = 1,
-  RT_TYPE_F16 = 2,
-  RT_TYPE_BF16 = 3,
-  RT_TYPE_Q8_0 = 4, /* blocks of 32 by the GGUF format's rule; not in a Hugging Face folder */
-  RT_TYPE_Q4_0 = 5
-};
 
 typedef struct rt_model_save_options {
   uint64_t struct_size;

@@ -127,6 +127,7 @@ class ModelBundle:
         backend: str = "cpu",
         threads: int = 0,
         *,
+        type: str = "keep",
         memory_limit: int = 0,
         progress: Progress | None = None,
         cancel: CancelFlag | None = None,
@@ -135,7 +136,13 @@ class ModelBundle:
         `Model.load`'s."""
         return Runtime(
             Model.load(
-                self._source, backend, threads, memory_limit=memory_limit, progress=progress, cancel=cancel
+                self._source,
+                backend,
+                threads,
+                type=type,
+                memory_limit=memory_limit,
+                progress=progress,
+                cancel=cancel,
             )
         )
 

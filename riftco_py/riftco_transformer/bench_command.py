@@ -13,7 +13,7 @@ from rich.table import Table
 
 from . import __version__
 from .benchmark import Figure, cpu_isa, measure
-from .command_options import JsonOption, ModelArgument, ThreadsOption
+from .command_options import ElementType, JsonOption, ModelArgument, ThreadsOption, TypeOption
 from .console import write_json
 from .errors import CorruptDataError
 from .pull import resolve
@@ -24,6 +24,7 @@ _DIGITS = 4  # of a figure
 def bench(
     source: ModelArgument,
     threads: ThreadsOption = 0,
+    element_type: TypeOption = ElementType.keep,
     repeats: Annotated[int, typer.Option(min=1, help="Turns that count; one before them warms up.")] = 5,
     compare: Annotated[
         Path | None, typer.Option(metavar="OLD.json", help="Also show ratios to what --json printed before.")
@@ -36,11 +37,12 @@ def bench(
     the weights, taken in the same turns, or as ratios.
     """
     old = _read_figures(compare) if compare else {}
-    figures = _measure_with_bar(resolve(source), threads, repeats)
+    figures = _measure_with_bar(resolve(source), threads, element_type.value, repeats)
     document = {
         "version": __version__,
         "model": source,
         "threads": threads,
+        "type": element_type.value,
         "isa": cpu_isa(),
         "figures": {name: figure._asdict() for name, figure in figures.items()},
     }
@@ -57,14 +59,18 @@ def bench(
     Console().print(table)
 
 
-def _measure_with_bar(path: Any, threads: int, repeats: int) -> dict[str, Figure]:
+def _measure_with_bar(path: Any, threads: int, element_type: str, repeats: int) -> dict[str, Figure]:
     console = Console(stderr=True)
     if not console.is_terminal:
-        return measure(path, threads, repeats)
+        return measure(path, threads, element_type, repeats)
     with Progress(console=console, transient=True) as bars:
         task = bars.add_task("Measuring", total=repeats + 1)
         return measure(
-            path, threads, repeats, lambda done, total: bars.update(task, completed=done, total=total)
+            path,
+            threads,
+            element_type,
+            repeats,
+            lambda done, total: bars.update(task, completed=done, total=total),
         )
 
 

@@ -53,7 +53,11 @@ class Sizes(NamedTuple):
 
 
 def measure(
-    path: str, threads: int = 0, repeats: int = 5, turn_done: Callable[[int, int], None] | None = None
+    path: str,
+    threads: int = 0,
+    element_type: str = "keep",
+    repeats: int = 5,
+    turn_done: Callable[[int, int], None] | None = None,
 ) -> dict[str, Figure]:
     """Figures by name, in tokens per second unless the name says otherwise.
 
@@ -64,7 +68,7 @@ def measure(
     """
     values: dict[str, list[float]] = {}
     start = time.perf_counter()
-    with ModelBundle.load(path).instantiate("cpu", threads) as runtime:
+    with ModelBundle.load(path).instantiate("cpu", threads, type=element_type) as runtime:
         values["load_seconds"] = [time.perf_counter() - start]
         for turn in range(repeats + 1):
             for name, value in _turn(runtime.model):
@@ -73,7 +77,7 @@ def measure(
             if turn_done:
                 turn_done(turn + 1, repeats + 1)
         values["weight_megabytes"] = [runtime.model.info.weight_bytes / 1e6]
-    memory = _peak_of_fresh_process(path, threads)
+    memory = _peak_of_fresh_process(path, threads, element_type)
     if memory is not None:
         values["peak_memory_megabytes"] = [memory]
     return {name: Figure(statistics.median(v), min(v), max(v)) for name, v in values.items()}
@@ -145,16 +149,16 @@ def _batch_speed(model: Model, tokens: np.ndarray[Any, np.dtype[np.int64]], size
     return steps * len(tokens) / seconds
 
 
-def _peak_of_fresh_process(path: str, threads: int) -> float | None:
+def _peak_of_fresh_process(path: str, threads: int, element_type: str) -> float | None:
     """Megabytes; None where the system does not say."""
     if not os.path.exists("/proc/self/status"):
         return None
-    command = [sys.executable, "-m", __name__, path, str(threads)]
+    command = [sys.executable, "-m", __name__, path, str(threads), element_type]
     return float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout) / 1e6
 
 
-def _print_peak(path: str, threads: int) -> None:
-    with ModelBundle.load(path).instantiate("cpu", threads) as runtime:
+def _print_peak(path: str, threads: int, element_type: str) -> None:
+    with ModelBundle.load(path).instantiate("cpu", threads, type=element_type) as runtime:
         sizes, vocabulary = (
             Sizes.of(runtime.model.config.maximum_context),
             runtime.model.config.vocabulary_size,
@@ -169,4 +173,4 @@ def _print_peak(path: str, threads: int) -> None:
 
 
 if __name__ == "__main__":
-    _print_peak(sys.argv[1], int(sys.argv[2]))
+    _print_peak(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -21,6 +21,7 @@ from .artifacts import ModelBundle
 from .bench_command import bench
 from .command_options import (
     AdapterOption,
+    ElementType,
     FrequencyPenaltyOption,
     JsonOption,
     MinNewTokensOption,
@@ -35,6 +36,7 @@ from .command_options import (
     ThreadsOption,
     TopKOption,
     TopPOption,
+    TypeOption,
 )
 from .console import ReaderGone, note, write, write_json
 from .errors import RiftcoError
@@ -136,6 +138,7 @@ def generate_command(
     ] = False,
     backend: Annotated[Backend, typer.Option(help="Where to run.")] = Backend.cpu,
     threads: ThreadsOption = 0,
+    element_type: TypeOption = ElementType.keep,
     adapter: AdapterOption = None,
     cache: Annotated[Cache, typer.Option(help="Kind of key/value cache.")] = Cache.paged,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens per page of a paged cache.")] = 16,
@@ -148,7 +151,8 @@ def generate_command(
     biases = dict(_bias(one) for one in logit_bias or ())
     text = _argument(prompt) if prompt != "-" else sys.stdin.buffer.read().removesuffix(b"\n")
     streaming = sys.stdout.isatty() and not as_json
-    with ModelBundle.load(resolve(model)).instantiate(backend.value, threads) as runtime:
+    bundle = ModelBundle.load(resolve(model))
+    with bundle.instantiate(backend.value, threads, type=element_type.value) as runtime:
         if adapter is not None:
             runtime.model.load_lora(os.fsencode(adapter))
         generator = TextGenerator(

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated
 
 import typer
 
 from .library import complete_model
+
+
+class ElementType(str, Enum):
+    """Element types that matrices can be converted to, by name."""
+
+    keep = "keep"
+    f32 = "f32"
+    f16 = "f16"
+    bf16 = "bf16"
+    q8_0 = "q8_0"
+    q4_0 = "q4_0"
+
 
 ModelArgument = Annotated[
     str,
@@ -22,6 +35,10 @@ AdapterOption = Annotated[
     typer.Option("--adapter", metavar="PATH", help="Low-rank adapters: a folder (PEFT's), or .safetensors."),
 ]
 ThreadsOption = Annotated[int, typer.Option(min=0, help="0: the CPUs that the process may use.")]
+
+TypeOption = Annotated[
+    ElementType, typer.Option("--type", help="What the matrices become as they are loaded.")
+]
 
 # --- how tokens are chosen: names and meanings of `GenerationOptions` ---
 

@@ -193,11 +193,12 @@ class LoraInfo(NamedTuple):
     """That A was drawn from; 0 for adapters from a file."""
 
 
-def _load_options(backend: str, threads: int, memory_limit: int) -> Any:
+def _load_options(backend: str, threads: int, memory_limit: int, type: str) -> Any:
     settings = options("rt_model_load_options")
     settings.backend = choice(backend, "backend", BACKENDS)
     settings.threads = integer(threads, "threads", UINT32_MAX)
     settings.memory_limit = integer(memory_limit, "memory_limit")
+    settings.type = choice(type, "type", TYPES)
     return settings
 
 
@@ -238,6 +239,7 @@ class Model(Handle):
         backend: str = "cpu",
         threads: int = 0,
         *,
+        type: str = "keep",
         memory_limit: int = 0,
         progress: Progress | None = None,
         cancel: CancelFlag | None = None,
@@ -245,11 +247,13 @@ class Model(Handle):
         """From a .gguf or .rift file (by its path, open for reading, or its bytes), or a Hugging Face
         folder by its path.
 
-        threads: 0 for the CPUs that the process may use. memory_limit: bytes of weights and activations,
+        threads: 0 for the CPUs that the process may use. type: what the matrices become, piece by piece as
+        they are read: "keep", "f32", "f16", "bf16", "q8_0" or "q4_0", the same bits as saving with that type
+        and loading (`UnsupportedError` where a value is too large). memory_limit: bytes of weights and activations,
         0 for none; what exceeds it, now or in a session, is an `OutOfMemoryError`. progress: called with
         the bytes done and in all. A load that is cancelled leaves nothing.
         """
-        origin, settings = Source(source), _load_options(backend, threads, memory_limit)
+        origin, settings = Source(source), _load_options(backend, threads, memory_limit, type)
         native = watched(
             lambda: create(partial(origin.call, "rt_model_load"), "rt_model", settings),
             settings,
@@ -267,13 +271,14 @@ class Model(Handle):
         tokenizer: Tokenizer | None = None,
         backend: str = "cpu",
         threads: int = 0,
+        type: str = "keep",
         memory_limit: int = 0,
     ) -> Model:
-        """A model with random float32 parameters (normal, deviation 0.02; norms one, biases zero), the
-        same for the same seed on every machine."""
+        """A model with random parameters (normal, deviation 0.02; norms one, biases zero), the same for the
+        same seed on every machine; float32 where type is "keep", else as for `load`."""
         geometry = instance(config, "config", ModelConfig)._to_native() if config is not None else ffi.NULL
         text = instance(tokenizer, "tokenizer", Tokenizer)._pointer() if tokenizer is not None else ffi.NULL
-        number, settings = integer(seed, "seed"), _load_options(backend, threads, memory_limit)
+        number, settings = integer(seed, "seed"), _load_options(backend, threads, memory_limit, type)
         return cls(
             watched(
                 lambda: create(lib.rt_model_create, "rt_model", geometry, text, number, settings), settings

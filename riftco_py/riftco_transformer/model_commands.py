@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .command_options import AdapterOption, JsonOption
+from .command_options import AdapterOption, ElementType, JsonOption
 from .console import note, write, write_json
 from .library import complete_model, pulled, remove
 from .model import Model
@@ -23,17 +23,6 @@ class FileFormat(str, Enum):
     rift = "rift"
     gguf = "gguf"
     huggingface = "huggingface"
-
-
-class ElementType(str, Enum):
-    """Element types that are written, by name."""
-
-    keep = "keep"
-    f32 = "f32"
-    f16 = "f16"
-    bf16 = "bf16"
-    q8_0 = "q8_0"
-    q4_0 = "q4_0"
 
 
 def convert(

@@ -15,6 +15,7 @@ from .artifacts import ModelBundle
 from .chat import ChatSession, ChatTerminal
 from .command_options import (
     AdapterOption,
+    ElementType,
     FrequencyPenaltyOption,
     JsonOption,
     MinNewTokensOption,
@@ -29,6 +30,7 @@ from .command_options import (
     ThreadsOption,
     TopKOption,
     TopPOption,
+    TypeOption,
 )
 from .console import note, write, write_json
 from .pull import resolve
@@ -62,6 +64,7 @@ def chat(
     penalty_window: PenaltyWindowOption = 0,
     speculation: SpeculationOption = 0,
     threads: ThreadsOption = 0,
+    element_type: TypeOption = ElementType.keep,
     adapter: AdapterOption = None,
 ) -> int:
     """Talk with a model, by its own chat template: answers on stdout, all else on stderr.
@@ -82,7 +85,8 @@ def chat(
         "penalty_window": penalty_window,
         "speculation": speculation,
     }
-    with ModelBundle.load(resolve(model)).instantiate("cpu", threads) as runtime:
+    bundle = ModelBundle.load(resolve(model))
+    with bundle.instantiate("cpu", threads, type=element_type.value) as runtime:
         if adapter is not None:
             runtime.model.load_lora(os.fsencode(adapter))
         with ChatSession(runtime.model, system=system) as session:

@@ -129,6 +129,79 @@ TEST(Load, LogitsAreThoseOfTransformersAndRiftFilesKeepThemBitForBit) {
   }
 }
 
+// How a call that may be refused ended: fingerprint or message.
+std::string outcome(const std::function<std::shared_ptr<DecoderOnlyTransformer>()>& make) {
+  try {
+    return make()->fingerprint();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::unsupported);
+    return error.what();
+  }
+}
+
+constexpr DType kConvertible[] = {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0};
+
+TEST(Load, ConvertingGivesTheBitsOfAFileOfThatType) {
+  const TemporaryFolder folder;
+  const std::string rift = (folder.path() / "model.rift").string();
+  size_t converted = 0;
+  for (const fs::path& path : model_paths()) {
+    const auto model = load_model(path.string(), {});
+    for (const DType type : kConvertible) {
+      SCOPED_TRACE(path.string() + " as " + dtype_info(type).name);
+      const std::string expected = outcome([&] {
+        save_model(*model, rift, {.type = type});
+        return load_model(rift, {});
+      });
+      EXPECT_EQ(outcome([&] { return load_model(path.string(), {.threads = 3, .type = type}); }), expected);
+      converted += expected != model->fingerprint() && expected.find("whole blocks") == expected.npos;
+    }
+  }
+  EXPECT_GT(converted, 60u);
+  const auto created = create_model({}, nullptr, 7, {});
+  for (const DType type : kConvertible) {
+    save_model(*created, rift, {.type = type});
+    EXPECT_EQ(create_model({}, nullptr, 7, {.type = type})->fingerprint(),
+              load_model(rift, {})->fingerprint());
+  }
+}
+
+TEST(Load, ConvertingNeedsNoMemoryForWhatTheFileHas) {
+  const std::string path = (golden() / "models/llama-gqa-untied").string();
+  const size_t bytes = load_model(path, {.type = DType::bf16})->weights().bytes();
+  EXPECT_LT(bytes, load_model(path, {})->weights().bytes());
+  load_model(path, {.memory_limit = bytes, .type = DType::bf16});
+  EXPECT_THROW(load_model(path, {.memory_limit = bytes - 1, .type = DType::bf16}), Error);
+}
+
+TEST(Load, ConvertingRefusesWhatTheTypeCannotHold) {
+  const TemporaryFolder folder;
+  const std::string rift = (folder.path() / "model.rift").string();
+  const auto model = create_model({}, nullptr, 7, {});
+  std::vector<float> values(size_t(model->config().width) * model->config().width);
+  values[5] = 1e5f;
+  ModelChange(*model, "a test").write_parameter("layers.1.q.weight", values);
+  save_model(*model, rift, {});
+  const auto message = [&](DType type, Status status) -> std::string {
+    try {
+      load_model(rift, {.type = type});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), status);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message(DType::bf16, Status::ok), "");
+  EXPECT_EQ(message(DType::f16, Status::unsupported),
+            "row 0 of layers.1.q.weight has a value that is too large for f16");
+  std::string bytes = read_text(rift);  // a value that no file may have is not the type's fault
+  const uint32_t infinity = 0x7F800000, large = __builtin_bit_cast(uint32_t, 1e5f);
+  const size_t at = bytes.find(std::string(reinterpret_cast<const char*>(&large), 4));
+  bytes.replace(at, 4, reinterpret_cast<const char*>(&infinity), 4);
+  write_text(rift, bytes);
+  EXPECT_NE(message(DType::f16, Status::corrupt_data), "");
+}
+
 TEST(Load, InspectDescribesEveryFormat) {
   for (const fs::path& path : model_paths()) {
     const json info = json::parse(inspect_model(path.string()));

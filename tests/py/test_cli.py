@@ -112,6 +112,17 @@ def test_options_reach_the_generator(in_process: Riftco, rift_path: Path) -> Non
     assert stopped["text"] == result.text.split(stop)[0]
 
 
+def test_types(in_process: Riftco, rift_path: Path, tmp_path: Path) -> None:
+    with Model.load(rift_path) as model:
+        model.save(tmp_path / "model.rift", type="q4_0")
+    command = ["generate", "a", "--max-new-tokens=30", "--json"]
+    command = [command[0], rift_path, *command[1:]]
+    kept = document(in_process(*command)[1])["tokens"]
+    converted = document(in_process(*command, "--type=q4_0")[1])["tokens"]
+    command[1] = tmp_path / "model.rift"
+    assert converted == document(in_process(*command)[1])["tokens"] != kept
+
+
 def test_rules_and_cache_types_reach_the_generator(in_process: Riftco, rift_path: Path) -> None:
     with ModelBundle.load(rift_path).instantiate() as runtime:
         result = TextGenerator(runtime.model, kv_cache_type="f16").generate(

@@ -153,3 +153,19 @@ def test_metadata() -> None:
     assert folder["model_type"] == "gpt2"
     with pytest.raises(TypeError):
         folder["model_type"] = "x"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q8_0", "q4_0"])
+def test_types(rift_path: Path, kind: str, tmp_path: Path) -> None:
+    ids = [1, 2, 3]
+    with Model.load(rift_path) as model:
+        model.save(tmp_path / "saved.rift", type=kind)
+    with Model.load(tmp_path / "saved.rift") as saved:
+        expected = saved.logits(ids)
+    data = rift_path.read_bytes()
+    with rift_path.open("rb") as file:
+        for source in (rift_path, data, file):
+            with ModelBundle.load(source).instantiate(type=kind) as runtime:
+                np.testing.assert_array_equal(runtime.model.logits(ids), expected)
+    with pytest.raises(ValueError, match="type"):
+        Model.load(rift_path, type="q6_k")

@@ -4,38 +4,21 @@
 #include <unordered_map>
 
 #include "core/quantise.h"
+#include "model/element_type.h"
 
 namespace riftco {
 namespace {
 
 constexpr size_t kPieceBytes = 1 << 20;
 
-DType matrix_type(const ParameterInfo& p, std::optional<DType> type) {
-  if (!type) return p.type;
-  if (is_quantised(*type) && p.name == "embedding.position") return DType::f32;
-  if (p.columns % dtype_info(*type).block != 0)
-    fail(Status::unsupported, "the rows of %s have %u values, not whole blocks of %u as %s needs",
-         p.name.c_str(), p.columns, dtype_info(*type).block, dtype_info(*type).name);
-  return *type;
-}
-
 // Rows [first, first + count) of a parameter in `type`.
 void read_rows(const Weights& weights, size_t index, uint32_t first, uint32_t count, DType type,
                std::byte* out) {
   const ParameterInfo& p = weights.parameters()[index];
   if (type == p.type) return weights.get_rows(index, first, count, out);
-  const size_t from_bytes = row_bytes(p.type, p.columns), to_bytes = row_bytes(type, p.columns);
-  std::vector<std::byte> rows(count * from_bytes);
-  std::vector<float> values(p.columns);
+  std::vector<std::byte> rows(count * row_bytes(p.type, p.columns));
   weights.get_rows(index, first, count, rows.data());
-  for (uint32_t r = 0; r < count; r++) {
-    dequantise(p.type, rows.data() + r * from_bytes, values);
-    std::byte* const row = out + r * to_bytes;
-    quantise(type, values, row);
-    if (!row_is_finite(type, row, p.columns))
-      fail(Status::unsupported, "row %u of %s has a value that is too large for %s", first + r,
-           p.name.c_str(), dtype_info(type).name);
-  }
+  convert_rows(p, first, count, p.type, rows.data(), type, out);
 }
 
 bool is_exact(const Weights& weights, size_t index, DType type) {
@@ -92,7 +75,7 @@ std::vector<OutputTensor> plan_tensors(const Weights& weights, std::optional<DTy
     const TensorName target = name(p.name);
     DType wanted = DType::f32;
     if (!p.is_vector) {
-      wanted = matrices = matrix_type(p, type);
+      wanted = matrices = element_type(p, type);
     } else if (vectors == VectorTypes::as_matrices && is_exact(weights, i, matrices)) {
       wanted = matrices;
     }

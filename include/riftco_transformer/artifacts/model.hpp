@@ -14,7 +14,7 @@
 
 namespace riftco_transformer::artifacts {
 
-// Of the matrices in a file that is written.
+// Of matrices, when a model is loaded or saved.
 enum class ElementType : std::int32_t {
   Keep = RT_TYPE_KEEP,
   F32 = RT_TYPE_F32,
@@ -29,23 +29,24 @@ class Model {
  public:
   // From a .gguf file, a .rift file or a Hugging Face folder. threads 0: the CPUs that the process may use.
   explicit Model(std::string_view path, ExecutionBackend backend = ExecutionBackend::Cpu,
-                 std::uint32_t threads = 0) {
-    const rt_model_load_options options = load_options(backend, threads);
+                 std::uint32_t threads = 0, ElementType type = ElementType::Keep) {
+    const rt_model_load_options options = load_options(backend, threads, type);
     handle_ = detail::make<Handle>(rt_model_load, path.data(), path.size(), &options);
   }
 
   // From the bytes of a .gguf or .rift file, which are read here only.
   explicit Model(std::span<const std::byte> file, ExecutionBackend backend = ExecutionBackend::Cpu,
-                 std::uint32_t threads = 0) {
-    const rt_model_load_options options = load_options(backend, threads);
+                 std::uint32_t threads = 0, ElementType type = ElementType::Keep) {
+    const rt_model_load_options options = load_options(backend, threads, type);
     handle_ = detail::make<Handle>(rt_model_load_buffer, file.data(), file.size(), &options);
   }
 
   // Random parameters, the same for the same seed on every machine. The defaults of a config:
   // rt_model_config_init.
   Model(const rt_model_config& config, const Tokenizer& tokenizer, std::uint64_t seed,
-        ExecutionBackend backend = ExecutionBackend::Cpu, std::uint32_t threads = 0) {
-    const rt_model_load_options options = load_options(backend, threads);
+        ExecutionBackend backend = ExecutionBackend::Cpu, std::uint32_t threads = 0,
+        ElementType type = ElementType::Keep) {
+    const rt_model_load_options options = load_options(backend, threads, type);
     handle_ = detail::make<Handle>(rt_model_create, &config, tokenizer.get(), seed, &options);
   }
 
@@ -129,10 +130,12 @@ class Model {
   rt_model* get() const noexcept { return handle_.get(); }
 
  private:
-  static rt_model_load_options load_options(ExecutionBackend backend, std::uint32_t threads) {
+  static rt_model_load_options load_options(ExecutionBackend backend, std::uint32_t threads,
+                                            ElementType type) {
     auto options = detail::defaults<rt_model_load_options>(rt_model_load_options_init);
     options.backend = static_cast<std::int32_t>(backend);
     options.threads = threads;
+    options.type = static_cast<std::int32_t>(type);
     return options;
   }
 

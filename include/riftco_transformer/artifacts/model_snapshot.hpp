@@ -25,8 +25,9 @@ class ModelSnapshot {
   // Format, config, tensors, tokenizer and an estimate of the memory, as one JSON document.
   const std::string& description() const noexcept { return description_; }
 
-  Model load(ExecutionBackend backend = ExecutionBackend::Cpu, std::uint32_t threads = 0) const {
-    return Model(path_, backend, threads);
+  Model load(ExecutionBackend backend = ExecutionBackend::Cpu, std::uint32_t threads = 0,
+             ElementType type = ElementType::Keep) const {
+    return Model(path_, backend, threads, type);
   }
 
  private:
