@@ -17,7 +17,9 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from peers.environments import ROOT, python_of
@@ -42,7 +44,7 @@ class Group(NamedTuple):
     """Position of the row of decoding far into a context."""
     prefills: tuple[int, ...]
     batches: tuple[int, ...] = (8, 16)
-    targets: dict[str, float] = {}
+    targets: Mapping[str, float] = MappingProxyType({})
     """Ratio to the best peer, by row."""
 
 
@@ -271,7 +273,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one document instead of tables")
     parser.add_argument("--out", type=Path, help="also write the document here")
     arguments = parser.parse_args()
-    console = Console(stderr=arguments.json, width=None if sys.stdout.isatty() else 200)
+    console = Console(stderr=arguments.json, width=None if sys.stdout.isatty() else 240)
     document: dict[str, Any] = {"threads": arguments.threads, "repeats": arguments.repeats, "groups": {}}
     subprocess.run(
         ["ninja", "-C", ROOT / "build", "benchmarks/bench_limits"], check=True, stdout=subprocess.DEVNULL
