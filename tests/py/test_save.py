@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -12,7 +13,12 @@ import numpy as np
 import pytest
 from gguf.quants import quantize
 from riftco_transformer.artifacts import ModelBundle
-from riftco_transformer.errors import InputOutputError, InvalidArgumentError, UnsupportedError
+from riftco_transformer.errors import (
+    InputOutputError,
+    InvalidArgumentError,
+    InvalidStateError,
+    UnsupportedError,
+)
 from riftco_transformer.model import Model, ModelConfig
 from riftco_transformer.tokenizer import Tokenizer
 from safetensors import safe_open
@@ -294,6 +300,33 @@ def test_tokenizers_come_back_the_same_or_are_refused(name: str, tmp_path: Path)
         assert again.vocabulary_size == tokenizer.vocabulary_size + (3 if target == "model.gguf" else 0)
 
 
+def rewrite(source: Path, target: Path, write_tokenizer: Callable[[gguf.GGUFWriter], None]) -> None:
+    """A llama file by the gguf package, with another tokenizer."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, "llama")
+    for key, field in reader.fields.items():
+        if key.startswith("llama."):
+            writer.add_key_value(key, field.contents(), field.types[0])
+    write_tokenizer(writer)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_file_may_say_that_it_has_no_tokenizer(llama: Model, tmp_path: Path) -> None:
+    llama.save(tmp_path / "bytes.gguf")
+    rewrite(
+        tmp_path / "bytes.gguf", tmp_path / "none.gguf", lambda writer: writer.add_tokenizer_model("none")
+    )
+    with Model.load(tmp_path / "none.gguf") as model:
+        assert np.array_equal(model.logits([1, 2, 3]), llama.logits([1, 2, 3]))
+        with pytest.raises(InvalidStateError):
+            model.tokenizer()
+
+
 def test_sentencepiece_scores_come_back(llama: Model, tmp_path: Path) -> None:
     """A file with such a tokenizer, made by the gguf package."""
     llama.save(tmp_path / "bytes.gguf")
@@ -303,25 +336,17 @@ def test_sentencepiece_scores_come_back(llama: Model, tmp_path: Path) -> None:
     pieces += [f"[PAD{i}]" for i in range(len(pieces), llama.config.vocabulary_size)]
     types += [5] * (len(pieces) - len(types))
     scores = [0.0] * 259 + [-float(i) for i in range(len(pieces) - 259)]
-    reader = gguf.GGUFReader(tmp_path / "bytes.gguf")
-    writer = gguf.GGUFWriter(tmp_path / "spm.gguf", "llama")
-    for key, field in reader.fields.items():
-        if key.startswith("llama."):
-            writer.add_key_value(key, field.contents(), field.types[0])
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(pieces)
-    writer.add_token_scores(scores)
-    writer.add_token_types(types)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
+    def write_tokenizer(writer: gguf.GGUFWriter) -> None:
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(pieces)
+        writer.add_token_scores(scores)
+        writer.add_token_types(types)
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+        writer.add_unk_token_id(0)
+
+    rewrite(tmp_path / "bytes.gguf", tmp_path / "spm.gguf", write_tokenizer)
     with Model.load(tmp_path / "spm.gguf") as model:
         model.save(tmp_path / "again.gguf")
         model.save(tmp_path / "folder")

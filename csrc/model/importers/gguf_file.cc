@@ -74,6 +74,7 @@ class GgufFile : public ModelFile {
     if (!reader_.find("tokenizer.ggml.model")) return nullptr;
     GgufTokenizerMetadata m;
     m.model = reader_.get_string("tokenizer.ggml.model");
+    if (m.model == "none") return nullptr;
     if (reader_.find("tokenizer.ggml.pre")) m.pre = reader_.get_string("tokenizer.ggml.pre");
     m.tokens = reader_.get_strings("tokenizer.ggml.tokens");
     if (reader_.find("tokenizer.ggml.merges")) m.merges = reader_.get_strings("tokenizer.ggml.merges");
