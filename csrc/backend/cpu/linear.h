@@ -1,7 +1,8 @@
 // Matrix products: panels of packed weights times tiles of operand rows.
 //
-// Order: blocks of rows (their operand stays in the second-level cache), panels (stay in the first), tiles of rows.
-// One accumulator per row and output, its chain runs over the inputs in order: neither tiles nor shares change a bit.
+// Order: blocks of rows (their operand stays in the second-level cache), panels (quantised ones stay in the first, float ones
+// are cut into stretches of inputs that stay in the second), tiles of rows. One accumulator per row and output, its chain runs
+// over the inputs in order: neither tiles nor stretches nor shares change a bit.
 #pragma once
 #include "backend/cpu/layout.h"
 
@@ -147,27 +148,62 @@ template <DType kType, int R>
   for (int r = 0; r < R; r++) to.put(row + size_t(r), column, acc[r]);
 }
 
-// N vectors of a float panel from vector `first` on.
+inline constexpr uint32_t kStretch = 256;  // inputs of a float panel
+inline constexpr uint32_t kPiece =
+    16;  // inputs between two fetches: few lines at a time, or they wait for each other
+
+// Inputs of a float panel that are worked on at a time: all for one row.
+struct Stretch {
+  uint32_t first, count;
+  bool last;
+
+  template <class Element>
+  RIFTCO_INLINE Ahead ahead(const Element* w, uint32_t tile, uint32_t tiles) const {
+    const size_t bytes = count * kFloatPanel * sizeof(Element),
+                 step = bytes / (tiles * ceil_div(count, kPiece));
+    return {reinterpret_cast<const uint8_t*>(w) + bytes + tile * step * ceil_div(count, kPiece), step};
+  }
+};
+
+// N vectors of a float panel.
 template <class Element, int R, int N>
-RIFTCO_INLINE void float_columns(const Element* w, const float* x, uint32_t inputs, const Output& to,
-                                 size_t row, uint32_t column) {
+RIFTCO_INLINE void float_columns(const Element* w, const float* x, const Stretch& stretch, float* sums,
+                                 Ahead ahead, const Output& to, size_t row, uint32_t column) {
   F16 acc[R][N];
-  each(acc, [](F16& a, size_t, size_t) { a = F16::splat(0); });
-  multiply(
-      acc, inputs, [x](size_t t, int r) { return x[t * R + size_t(r)]; },
-      [w](size_t t, int n) { return load16(w + t * kFloatPanel + 16 * size_t(n)); });
-  each(acc, [&](F16 a, size_t r, size_t n) { to.put(row + r, column + 16 * uint32_t(n), a); });
+  each(acc, [&](F16& a, size_t r, size_t n) {
+    a = stretch.first == 0 ? F16::splat(0) : F16::load(sums + r * kFloatPanel + 16 * n);
+  });
+  for (uint32_t done = 0; done < stretch.count; done += kPiece) {
+    if constexpr (R > 1) ahead.fetch();
+    const Element* columns = w + size_t(done) * kFloatPanel;
+    const float* rows = x + size_t(done) * R;
+    multiply(
+        acc, R > 1 ? smaller(kPiece, stretch.count - done) : stretch.count,
+        [rows](size_t t, int r) { return rows[t * R + size_t(r)]; },
+        [columns](size_t t, int n) { return load16(columns + t * kFloatPanel + 16 * size_t(n)); });
+    if (R == 1) break;
+  }
+  each(acc, [&](F16 a, size_t r, size_t n) {
+    if (stretch.last) {
+      to.put(row + r, column + 16 * uint32_t(n), a);
+    } else {
+      a.store(sums + r * kFloatPanel + 16 * n);
+    }
+  });
 }
 
 // The whole panel at once where its accumulators fit in registers, else vector by vector.
 template <class Element, int R>
-[[gnu::noinline]] void float_panel(const Element* w, const float* x, uint32_t inputs, const Output& to,
-                                   size_t row, uint32_t column) {
+[[gnu::noinline]] void float_panel(const Element* w, const float* x, const Stretch& stretch, float* sums,
+                                   Ahead ahead, const Output& to, size_t row, uint32_t column) {
   if constexpr (R * kFloatVectors <= kAccumulators) {
-    float_columns<Element, R, kFloatVectors>(w, x, inputs, to, row, column);
+    float_columns<Element, R, kFloatVectors>(w, x, stretch, sums, ahead, to, row, column);
   } else {
-    for (uint32_t n = 0; n < kFloatVectors; n++)
-      float_columns<Element, R, 1>(w + 16 * n, x, inputs, to, row, column + 16 * n);
+    ahead.step /= kFloatVectors;
+    for (uint32_t n = 0; n < kFloatVectors; n++) {
+      float_columns<Element, R, 1>(w + 16 * n, x, stretch, sums + 16 * n, ahead, to, row, column + 16 * n);
+      ahead.at += ahead.step * ceil_div(stretch.count, kPiece);
+    }
   }
 }
 
@@ -199,12 +235,25 @@ void blocked_panels(const PackedMatrix& m, const Operand& x, const Output& to, R
 template <class Element>
 void float_panels(const PackedMatrix& m, const Operand& x, const Output& to, Range panels) {
   const Element* data = reinterpret_cast<const Element*>(m.data);
-  for_each_tile<kFloatRows>(panels, x.rows, [&](size_t p, uint32_t row, uint32_t rows) {
-    const Element* w = data + p * m.inputs * kFloatPanel;
-    const float* xs = float_tile(x, row / kFloatRows);
-    with_rows<kFloatRows>(
-        rows, [&]<int R>() { float_panel<Element, R>(w, xs, m.inputs, to, row, uint32_t(p) * kFloatPanel); });
-  });
+  alignas(64) float sums[kCacheRows * kFloatPanel];  // between stretches
+  const uint32_t most = x.rows > 1 ? kStretch : m.inputs;
+  for (uint32_t first = 0; first < x.rows; first += kCacheRows) {
+    const uint32_t block = smaller(kCacheRows, x.rows - first), tiles = uint32_t(ceil_div(block, kFloatRows));
+    for (size_t p = panels.begin; p < panels.end; p++)
+      for (uint32_t input = 0; input < m.inputs; input += most) {
+        const uint32_t count = smaller(most, m.inputs - input);
+        const Stretch stretch = {input, count, input + count == m.inputs};
+        const Element* w = data + (p * m.inputs + input) * kFloatPanel;
+        for (uint32_t tile = 0; tile < tiles; tile++) {
+          const uint32_t row = first + tile * kFloatRows;
+          with_rows<kFloatRows>(smaller(kFloatRows, x.rows - row), [&]<int R>() {
+            float_panel<Element, R>(w, float_tile(x, row / kFloatRows) + size_t(input) * R, stretch,
+                                    sums + tile * kFloatRows * kFloatPanel, stretch.ahead(w, tile, tiles), to,
+                                    row, uint32_t(p) * kFloatPanel);
+          });
+        }
+      }
+  }
 }
 
 void multiply_panels(const PackedMatrix& m, const Operand& x, const Output& to, Range panels) {
