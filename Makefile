@@ -90,13 +90,15 @@ oracle: build-test ## make the golden files again from the packages that own the
 	export RIFTCO_SMOLLM2_GGUF; for script in tests/golden/*/make_*.py; do build/oracle/bin/python $$script || exit; done
 	git diff --stat -- tests/golden
 
-bench: build ## speed and memory of a model, with speculation, their growth, and of the kernels, on this machine
+bench: build ## speed and memory: a model, speculation, growth, kernels, training, and all next to other engines (hours)
 	@riftco pull $(MODEL)
 	riftco bench $(MODEL)
 	python benchmarks/bench_speculation.py "$$(riftco pull $(MODEL))"
 	python benchmarks/bench_growth.py "$$(riftco pull $(MODEL))"
 	ninja -C build bench_kernels
 	build/benchmarks/bench_kernels
+	python benchmarks/bench_train.py
+	python benchmarks/bench_peers.py --out results/peers.json
 
 format: setup-test ## rewrite the sources in the project's style
 	clang-format -i $(CPP_FILES)

@@ -1,6 +1,6 @@
 """This engine next to others on this machine: every row of every group in turns (A B A B ...), as ratios to the best of them.
 
-python benchmarks/bench_peers.py [GROUP ...] [--threads N] [--repeats N] [--sides TEXT,TEXT] [--json | --out FILE.json]
+python benchmarks/bench_peers.py [GROUP ...] [--threads N ...] [--repeats N] [--sides TEXT,TEXT] [--json] [--out FILE.json]
 
 The first run installs the others into build-peers/ (llama.cpp is compiled for this processor; several gigabytes in all) and
 makes their model files. Each side is a process that keeps its model; while one works the others are stopped (SIGSTOP), so that
@@ -16,8 +16,10 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -123,15 +125,20 @@ class Process:
         script = Path(__file__).resolve().parent / "peers" / f"side_{side.engine}.py"
         command = [python, script, path, str(threads), side.variant]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (close closes it)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             text=True,
             env=environment,
         )
-        self.loaded = self._answer()
+        try:
+            self.loaded = self._answer()
+        except BaseException:
+            self.close()
+            raise
         self._process.send_signal(signal.SIGSTOP)
 
     def order(self, **order: Any) -> dict[str, Any]:
@@ -146,12 +153,15 @@ class Process:
     def _answer(self) -> dict[str, Any]:
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{' '.join(map(str, self._process.args))}: ended without an answer")
+            self._errors.seek(0)
+            command = " ".join(map(str, self._process.args))
+            raise SystemExit(f"{command}: ended without an answer:\n{self._errors.read()[-2000:]}")
         return json.loads(line)
 
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
+        self._errors.close()
 
 
 def rows_of(group: Group) -> dict[str, tuple[int, dict[str, Any]]]:
@@ -172,43 +182,56 @@ def rows_of(group: Group) -> dict[str, tuple[int, dict[str, Any]]]:
     return rows
 
 
+def build_limits() -> None:
+    command = ["ninja", "-C", ROOT / "build", "benchmarks/bench_limits"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
 def limits(threads: int) -> dict[str, float]:
     return json.loads(subprocess.check_output([ROOT / "build" / "benchmarks" / "bench_limits", str(threads)]))
+
+
+def chosen(group: Group, texts: str | None) -> Group:
+    if not texts:
+        return group
+    wanted = ["riftco", *texts.split(",")]
+    sides = {name: side for name, side in group.sides.items() if any(text in name for text in wanted)}
+    return group._replace(sides=sides)
 
 
 def run_group(group: Group, threads: int, repeats: int, progress: Progress) -> dict[str, Any]:
     rows = rows_of(group)
     task = progress.add_task("", total=len(rows) * (repeats + 1) * len(group.sides))
-    processes: dict[str, Process] = {}
-    for name, side in group.sides.items():
-        progress.update(task, description=f"loading {name}")
-        processes[name] = Process(side, threads)
-    result: dict[str, Any] = {"rows": {}, "limits": [], "sides": {}}
-    for row, (tokens, order) in rows.items():
-        turns: list[Turn] = []
-        reads: list[float] = []
-        for turn in range(repeats + 1):
-            speeds: Turn = {}
-            for name, process in processes.items():
-                progress.update(task, description=f"{row}, {name}", advance=1)
-                answer = process.order(**order)
-                speeds[name] = tokens / answer["seconds"]
-                if row == "decode" and turn == 0:  # the first thing that a process does
-                    result["sides"][name] = {
-                        **group.sides[name]._asdict(),
-                        **processes[name].loaded,
-                        "peak_megabytes": answer["peak_bytes"] / 1e6,
-                        "first_tokens": answer["tokens"][:12],
-                    }
-            if turn > 0:
-                turns.append(speeds)
-                read = processes["riftco"].order(work="read")
-                reads.append(read["bytes"] / read["seconds"] / 1e9)
-                result["limits"].append(limits(threads))
-                result["weight_bytes"] = read["bytes"]
-        result["rows"][row] = {"turns": turns, "read_gb_per_second": reads}
-    for process in processes.values():
-        process.close()
+    result: dict[str, Any] = {"sides": {}, "rows": {}, "limits": []}
+    with ExitStack() as stack:
+        processes: dict[str, Process] = {}
+        for name, side in group.sides.items():
+            progress.update(task, description=f"loading {name}")
+            processes[name] = Process(side, threads)
+            stack.callback(processes[name].close)
+            result["sides"][name] = {**side._asdict(), **processes[name].loaded}
+        for row, (tokens, order) in rows.items():
+            turns: list[Turn] = []
+            reads: list[float] = []
+            for turn in range(repeats + 1):  # the first one warms up
+                speeds: Turn = {}
+                for name, process in processes.items():
+                    progress.update(task, description=f"{row}, {name}", advance=1)
+                    answer = process.order(**order)
+                    speeds[name] = tokens / answer["seconds"]
+                    if not turns and row == "decode":  # nothing has been done before that takes more memory
+                        peak = answer["peak_bytes"] / 1e6
+                        result["sides"][name] |= {
+                            "peak_megabytes": peak,
+                            "first_tokens": answer["tokens"][:12],
+                        }
+                if turn > 0:
+                    turns.append(speeds)
+                    read = processes["riftco"].order(work="read")
+                    reads.append(read["bytes"] / read["seconds"] / 1e9)
+                    result["weight_bytes"] = read["bytes"]
+                    result["limits"].append(limits(threads))
+            result["rows"][row] = {"turns": turns, "read_gb_per_second": reads}
     progress.remove_task(task)
     return result
 
@@ -265,35 +288,32 @@ def show(name: str, group: Group, result: dict[str, Any], threads: int, console:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], default=[], help="default: all")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    every = len(os.sched_getaffinity(0))
+    parser.add_argument("--threads", type=int, nargs="+", default=sorted({every, 1}, reverse=True))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
         "--sides", help="only sides whose names have one of these texts; riftco is always there"
     )
     parser.add_argument("--json", action="store_true", help="print one document instead of tables")
-    parser.add_argument("--out", type=Path, help="also write the document here")
+    parser.add_argument("--out", type=Path, help="also write the document here, after every group")
     arguments = parser.parse_args()
     console = Console(stderr=arguments.json, width=None if sys.stdout.isatty() else 240)
-    document: dict[str, Any] = {"threads": arguments.threads, "repeats": arguments.repeats, "groups": {}}
-    subprocess.run(
-        ["ninja", "-C", ROOT / "build", "benchmarks/bench_limits"], check=True, stdout=subprocess.DEVNULL
-    )
-    for name in arguments.groups or GROUPS:
-        group = GROUPS[name]
-        if arguments.sides:
-            wanted = ["riftco", *arguments.sides.split(",")]
-            sides = {side: what for side, what in group.sides.items() if any(text in side for text in wanted)}
-            group = group._replace(sides=sides)
-        start = time.perf_counter()
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            result = run_group(group, arguments.threads, arguments.repeats, progress)
-        document["groups"][name] = result
-        show(name, group, result, arguments.threads, console)
-        console.print(f"({time.perf_counter() - start:.0f} s)\n")
-        if arguments.out:
-            arguments.out.write_text(json.dumps(document, indent=1))
+    build_limits()
+    results: list[dict[str, Any]] = []
+    for threads in arguments.threads:
+        for name in arguments.groups or GROUPS:
+            group = chosen(GROUPS[name], arguments.sides)
+            start = time.perf_counter()
+            with Progress(console=Console(stderr=True), transient=True) as progress:
+                result = run_group(group, threads, arguments.repeats, progress)
+            results.append({"group": name, "threads": threads, **result})
+            show(name, group, result, threads, console)
+            console.print(f"({time.perf_counter() - start:.0f} s)\n")
+            if arguments.out:
+                arguments.out.parent.mkdir(parents=True, exist_ok=True)
+                arguments.out.write_text(json.dumps(results, indent=1))
     if arguments.json:
-        print(json.dumps(document))
+        print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@ python benchmarks/bench_train.py [small gpt2 ...] [--threads N] [--repeats N] [-
 small: 4 layers of width 256, 4 heads, 512 tokens, 8 sequences of 256. gpt2: GPT-2-124M, 1 sequence of 512. Both float32, with
 AdamW over all parameters; PyTorch runs a plain module with its fused attention and its fused AdamW. Two processes, one for
 each side, keep their model and take turns (A B A B ...); each figure is a median with its least and greatest value. Memory is
-the peak of each process. PyTorch comes from an environment of its own in build/peers/torch, made at the first run, or from
---torch.
+the peak of each process. PyTorch comes from an environment of its own in build-peers/, made at the first run, or from --torch.
 """
 
 import argparse
@@ -15,12 +14,10 @@ import os
 import statistics
 import subprocess
 import sys
-import venv
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
-TORCH = "torch==2.13.0"
+from peers.environments import TORCH, python_of
 
 
 class Shape(NamedTuple):
@@ -143,17 +140,6 @@ def serve_turns(side: str, name: str, threads: int) -> None:
 # --- the comparison ---
 
 
-def torch_python(given: str | None) -> str:
-    if given:
-        return given
-    folder = ROOT / "build" / "peers" / "torch"
-    python = folder / "bin" / "python"
-    if not python.exists():
-        venv.create(folder, with_pip=True)
-    subprocess.run([python, "-m", "pip", "install", "-q", TORCH, "numpy"], check=True)
-    return str(python)
-
-
 def compare(name: str, threads: int, repeats: int, torch: str) -> dict[str, object]:
     def start(python: str, side: str) -> subprocess.Popen[str]:
         command = [python, str(Path(__file__).resolve()), name, "--threads", str(threads), "--side", side]
@@ -194,7 +180,7 @@ def main() -> None:
     if arguments.side:
         serve_turns(arguments.side, arguments.shapes[0], arguments.threads)
         return
-    torch = torch_python(arguments.torch)
+    torch = arguments.torch or str(python_of("torch"))
     results = {
         name: compare(name, arguments.threads, arguments.repeats, torch)
         for name in arguments.shapes or SHAPES

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ._native import check, ffi, lib
-from .artifacts import ModelBundle
 from .kv_cache import KvCacheFactory
 from .model import Model
 from .session import step_many
@@ -68,15 +67,15 @@ def measure(
     """
     values: dict[str, list[float]] = {}
     start = time.perf_counter()
-    with ModelBundle.load(path).instantiate("cpu", threads, type=element_type) as runtime:
+    with Model.load(path, "cpu", threads, type=element_type) as model:
         values["load_seconds"] = [time.perf_counter() - start]
         for turn in range(repeats + 1):
-            for name, value in _turn(runtime.model):
+            for name, value in _turn(model):
                 if turn > 0:  # the first one warms up
                     values.setdefault(name, []).append(value)
             if turn_done:
                 turn_done(turn + 1, repeats + 1)
-        values["weight_megabytes"] = [runtime.model.info.weight_bytes / 1e6]
+        values["weight_megabytes"] = [model.info.weight_bytes / 1e6]
     memory = _peak_of_fresh_process(path, threads, element_type)
     if memory is not None:
         values["peak_memory_megabytes"] = [memory]
@@ -158,13 +157,9 @@ def _peak_of_fresh_process(path: str, threads: int, element_type: str) -> float 
 
 
 def _print_peak(path: str, threads: int, element_type: str) -> None:
-    with ModelBundle.load(path).instantiate("cpu", threads, type=element_type) as runtime:
-        sizes, vocabulary = (
-            Sizes.of(runtime.model.config.maximum_context),
-            runtime.model.config.vocabulary_size,
-        )
-        factory = KvCacheFactory.paged(runtime.model)
-        with runtime.model.decode_session(factory=factory) as session:
+    with Model.load(path, "cpu", threads, type=element_type) as model:
+        sizes, vocabulary = Sizes.of(model.config.maximum_context), model.config.vocabulary_size
+        with model.decode_session(factory=KvCacheFactory.paged(model)) as session:
             logits = session.prefill(np.arange(sizes.prompt) % vocabulary)
             for _ in range(sizes.new):
                 logits = session.step(int(np.argmax(logits)))
