@@ -95,8 +95,10 @@ bench: build ## speed and memory: a model, speculation, growth, kernels, trainin
 	riftco bench $(MODEL)
 	python benchmarks/bench_speculation.py "$$(riftco pull $(MODEL))"
 	python benchmarks/bench_growth.py "$$(riftco pull $(MODEL))"
-	ninja -C build bench_kernels
+	ninja -C build bench_kernels bench_limits
 	build/benchmarks/bench_kernels
+	pip install -q 'matplotlib>=3.6'
+	python benchmarks/plot_roofline.py results/roofline.svg
 	python benchmarks/bench_train.py
 	python benchmarks/bench_peers.py --out results/peers.json
 
