@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ def model_file(name: str) -> Path:
         print(f"Making {path}", flush=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name("part-" + path.name)  # a killed run leaves nothing that looks whole
+        shutil.rmtree(part, ignore_errors=True)  # converters refuse a folder that is there
         _MAKERS[name](part)
         part.rename(path)
     return path

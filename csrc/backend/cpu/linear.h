@@ -94,8 +94,8 @@ RIFTCO_INLINE void block_dot(const uint8_t* w, int half, const int8_t* x, const 
   }
 }
 
-// Memory that a tile fetches into the second-level cache while it computes, `step` bytes a block of inputs: its share of the
-// next panel. Without it memory rests while several rows are multiplied; one row keeps up with memory by itself.
+// What a tile fetches into the second-level cache while it computes, `step` bytes at a time: its share of the next panel or
+// stretch. Without it memory rests while several rows are multiplied; one row keeps up with memory by itself.
 struct Ahead {
   const uint8_t* at;
   size_t step;
@@ -148,11 +148,10 @@ template <DType kType, int R>
   for (int r = 0; r < R; r++) to.put(row + size_t(r), column, acc[r]);
 }
 
-inline constexpr uint32_t kStretch = 256;  // inputs of a float panel
-inline constexpr uint32_t kPiece =
-    16;  // inputs between two fetches: few lines at a time, or they wait for each other
+inline constexpr uint32_t kStretch = 256;  // inputs
+inline constexpr uint32_t kPiece = 16;     // inputs between fetches: many lines at once would wait
 
-// Inputs of a float panel that are worked on at a time: all for one row.
+// The inputs of a float panel that are worked on at a time, before the next ones are: of a single row, all.
 struct Stretch {
   uint32_t first, count;
   bool last;
