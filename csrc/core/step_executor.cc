@@ -93,9 +93,16 @@ class LayerWalk {
     return operand_kind(matrix.type) | (matrix.adapter ? kOperandFloat : 0);
   }
 
-  // The products of `args`, adapters included.
+  // The products of `args`, adapters included. Many rows are handed out in pieces, because cores differ in speed; of a few,
+  // which memory holds up, everyone has one slice. At most once between two barriers.
   void multiply(const Region& region, const LinearArgs& args) const {
-    kernels_.linear(args, {region.index(), region.count()});
+    constexpr uint32_t kManyRows = 64, kPiecesPerWorker = 8;
+    if (args.x.rows < kManyRows || region.count() == 1) {
+      kernels_.linear(args, {region.index(), region.count()});
+    } else {
+      const uint32_t pieces = kPiecesPerWorker * region.count();
+      for (uint32_t i = region.take(); i < pieces; i = region.take()) kernels_.linear(args, {i, pieces});
+    }
     if (std::any_of(args.matrices, args.matrices + args.count, [](auto* matrix) { return matrix->adapter; }))
       adapt(region, args);
   }

@@ -108,28 +108,29 @@ bool all_finite(const float* values, size_t count) {
   return largest(most) < __builtin_inff();
 }
 
-// Work is cut by head, then by row: neighbouring positions share the cache lines of a page's keys.
+// Work is cut by head, then by row: neighbouring positions share the cache lines of a page's keys. Queries and what goes into
+// the cache are cut apart, because a write to a page waits for memory.
 bool store(const StoreArgs& args, Share share) {
   const uint32_t width = args.head_width;
-  const Range units = part(size_t(args.heads + args.kv_heads) * args.row_count, share);
+  const auto turn = [&](float* x, const float* norm, size_t row) {
+    if (norm) normalise_head(x, norm, width, args.norm_epsilon);
+    rotate(x, args.cos_sin + row * 2 * args.pairs, args.pairs);
+  };
+  const Range queries = part(size_t(args.heads) * args.row_count, share);
+  for (size_t u = queries.begin; u < queries.end; u++) {
+    const size_t head = u / args.row_count, row = u % args.row_count;
+    turn(args.q + (row * args.heads + head) * width, args.q_norm, row);
+  }
   bool finite = true;
-  for (size_t u = units.begin; u < units.end; u++) {
-    const uint32_t head = uint32_t(u / args.row_count), row = uint32_t(u % args.row_count);
-    const float* cos_sin = args.cos_sin + size_t(row) * 2 * args.pairs;
-    if (head < args.heads) {
-      float* const q = args.q + (size_t(row) * args.heads + head) * width;
-      if (args.q_norm) normalise_head(q, args.q_norm, width, args.norm_epsilon);
-      rotate(q, cos_sin, args.pairs);
-      continue;
-    }
-    const uint32_t kv_head = head - args.heads;
-    const size_t at = (size_t(row) * args.kv_heads + kv_head) * width;
-    if (args.k_norm) normalise_head(args.k + at, args.k_norm, width, args.norm_epsilon);
-    rotate(args.k + at, cos_sin, args.pairs);
+  const Range keys = part(size_t(args.kv_heads) * args.row_count, share);
+  for (size_t u = keys.begin; u < keys.end; u++) {
+    const size_t head = u / args.row_count, row = u % args.row_count;
+    const size_t at = (row * args.kv_heads + head) * width;
+    turn(args.k + at, args.k_norm, row);
     const CacheView& view = *args.rows[row].view;
     finite &= with_element(view.geometry->element, [&]<class T>() {
-      return write_head(head_slot<T>(view, args.layer, kv_head, args.rows[row].position), *view.geometry,
-                        args.k + at, args.v + at);
+      return write_head(head_slot<T>(view, args.layer, uint32_t(head), args.rows[row].position),
+                        *view.geometry, args.k + at, args.v + at);
     });
   }
   return finite;
