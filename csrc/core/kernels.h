@@ -4,6 +4,8 @@
 //   - an output element depends on its own row only and is reduced in one fixed order, whatever the number of
 //     rows, the page size, the share of a worker or the instruction set;
 //   - linear, float weights (f16 and bf16 widened): a = fma(x[k], w[k], a) for k = 0, 1, ...; then a + bias;
+//   - linear, bf16 weights with compute bf16: the same with x rounded to bf16, nearest even. Numbers below 2^-126 may count as
+//     zero, as they do in a processor's own products of bf16;
 //   - linear, quantised weights: activations as int8 per block of 32 (below), the integer dot product I of a block with
 //     the integers of the weights is exact; blocks in k order; then a + bias. With the letters of core/dtype.h:
 //       q4_0, q5_0, q8_0   a = fma(float(I), d * s, a), I over q - 8, q - 16, q
@@ -51,10 +53,11 @@ inline constexpr uint32_t kKeyTile = 64;        // keys per attention tile
 inline constexpr uint32_t kKeySegment = 256;    // keys per attention segment
 inline constexpr uint32_t kAllKeys = UINT32_MAX;
 
-// Which forms of an activation the matrices that read it want.
-inline constexpr uint32_t kOperandFloat = 1, kOperandInt8 = 2;
-constexpr uint32_t operand_kind(DType weights) {
-  return weights > DType::bf16 ? kOperandInt8 : kOperandFloat;
+// Which forms of an activation the matrices that read it want: floats, int8 blocks, numbers rounded to bf16.
+inline constexpr uint32_t kOperandFloat = 1, kOperandInt8 = 2, kOperandRounded = 4;
+constexpr uint32_t operand_kind(DType weights, Compute compute = Compute::exact) {
+  if (weights > DType::bf16) return kOperandInt8;
+  return compute == Compute::bf16 ? kOperandRounded : kOperandFloat;
 }
 
 // Rows of activations in the device's own layout, ready for `linear`; a float operand of one row is that row. Memory comes from the step's workspace:

@@ -90,7 +90,7 @@ class LayerWalk {
 
   // Which forms of its operand a matrix reads, its adapter included.
   static uint32_t kinds_for(const PackedMatrix& matrix) {
-    return operand_kind(matrix.type) | (matrix.adapter ? kOperandFloat : 0);
+    return operand_kind(matrix.type, matrix.compute) | (matrix.adapter ? kOperandFloat : 0);
   }
 
   // The products of `args`, adapters included. Many rows are handed out in pieces, because cores differ in speed; of a few,

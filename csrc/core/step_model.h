@@ -11,6 +11,9 @@ namespace riftco {
 enum class NormKind : uint8_t { layer, rms };
 enum class Activation : uint8_t { gelu_erf, gelu_tanh, silu_gated };
 
+// How products with weights of 16 bits are computed: with the inputs as they are, or rounded to bf16 (core/kernels.h).
+enum class Compute : uint8_t { exact, bf16 };
+
 struct LowRankAdapter;
 
 // y[o] = sum over i of W[o][i] x[i] + bias[o]. `data` is in the device's packed layout (KernelTable::pack_rows).
@@ -21,6 +24,7 @@ struct PackedMatrix {
   std::byte* data = nullptr;
   const float* bias = nullptr;              // [outputs] or null
   const LowRankAdapter* adapter = nullptr;  // adds to y, or null
+  Compute compute = Compute::exact;         // bf16: only where the type is bf16
 
   explicit operator bool() const noexcept { return data != nullptr; }
 };

@@ -6,6 +6,23 @@ namespace {
 
 using reference::Floats;
 
+// A type of weights and how its products are computed.
+struct Kind {
+  DType type;
+  Compute compute = Compute::exact;
+
+  uint32_t operand() const { return operand_kind(type, compute); }
+  std::string name() const {
+    return dtype_info(type).name + std::string(compute == Compute::bf16 ? " rounded" : "");
+  }
+};
+
+std::vector<Kind> all_kinds() {
+  std::vector<Kind> kinds(std::begin(kAllTypes), std::end(kAllTypes));
+  kinds.push_back({DType::bf16, Compute::bf16});
+  return kinds;
+}
+
 class Linear : public KernelTest {
  protected:
   struct Matrix {
@@ -15,12 +32,13 @@ class Linear : public KernelTest {
     Floats bias;
   };
 
-  Matrix matrix(DType type, uint32_t outputs, uint32_t inputs, bool bias, Random& random) {
-    return matrix(type, outputs, inputs, bias, random, random.rows(type, outputs, inputs));
+  Matrix matrix(Kind kind, uint32_t outputs, uint32_t inputs, bool bias, Random& random) {
+    return matrix(kind, outputs, inputs, bias, random, random.rows(kind.type, outputs, inputs));
   }
-  Matrix matrix(DType type, uint32_t outputs, uint32_t inputs, bool bias, Random& random,
+  Matrix matrix(Kind kind, uint32_t outputs, uint32_t inputs, bool bias, Random& random,
                 std::vector<std::byte> rows) {
-    Matrix m = {{type, outputs, inputs, nullptr, nullptr},
+    const DType type = kind.type;
+    Matrix m = {{.type = type, .outputs = outputs, .inputs = inputs, .compute = kind.compute},
                 Memory(kernels().packed_bytes(type, outputs, inputs)),
                 std::move(rows),
                 random.floats(bias ? outputs : 0)};
@@ -37,6 +55,9 @@ class Linear : public KernelTest {
   }
 
   static float expected(const Matrix& m, uint32_t output, const float* x) {
+    Floats rounded(x, x + (m.packed.compute == Compute::bf16 ? m.packed.inputs : 0));
+    for (float& value : rounded) value = bf16_to_float(float_to_bf16(value));
+    if (!rounded.empty()) x = rounded.data();
     const float a =
         reference::dot(m.packed.type, m.rows.data() + output * row_bytes(m.packed.type, m.packed.inputs), x,
                        m.packed.inputs);
@@ -66,17 +87,17 @@ std::vector<uint32_t> widths(DType type) {
 
 TEST_P(Linear, EveryTypeRowCountAndOddSizeEqualsTheReference) {
   Random random(1);
-  for (DType type : kAllTypes)
-    for (uint32_t inputs : widths(type))
+  for (const Kind& kind : all_kinds())
+    for (uint32_t inputs : widths(kind.type))
       for (uint32_t outputs : {1u, 15u, 16u, 17u, 33u, 100u}) {
-        const Matrix m = matrix(type, outputs, inputs, outputs % 2 == 1, random);
+        const Matrix m = matrix(kind, outputs, inputs, outputs % 2 == 1, random);
         const Floats x = random.floats(size_t(kMaxBlockRows) * inputs);
         Floats want(size_t(kMaxBlockRows) * outputs);
         for (uint32_t r = 0; r < kMaxBlockRows; r++)
           for (uint32_t o = 0; o < outputs; o++) want[r * outputs + o] = expected(m, o, &x[r * inputs]);
         for (uint32_t rows : kRows) {
-          Memory memory = operand_memory(inputs, operand_kind(type), rows);
-          const Operand in = operand(memory, x.data(), rows, inputs, operand_kind(type), 1 + rows % 4);
+          Memory memory = operand_memory(inputs, kind.operand(), rows);
+          const Operand in = operand(memory, x.data(), rows, inputs, kind.operand(), 1 + rows % 4);
           const size_t stride = outputs + 3;
           Floats out(rows * stride, -7);
           shares(1 + rows % 5, [&](Share share) {
@@ -85,8 +106,8 @@ TEST_P(Linear, EveryTypeRowCountAndOddSizeEqualsTheReference) {
           for (uint32_t r = 0; r < rows; r++)
             for (uint32_t o = 0; o < stride; o++)
               ASSERT_TRUE(same(out[r * stride + o], o < outputs ? want[r * outputs + o] : -7.0f))
-                  << dtype_info(type).name << " " << outputs << "x" << inputs << " rows " << rows << " row "
-                  << r << " output " << o;
+                  << kind.name() << " " << outputs << "x" << inputs << " rows " << rows << " row " << r
+                  << " output " << o;
         }
       }
 }
@@ -94,16 +115,17 @@ TEST_P(Linear, EveryTypeRowCountAndOddSizeEqualsTheReference) {
 TEST_P(Linear, ThreeMatricesOfMixedTypesShareOneOperand) {
   Random random(2);
   const uint32_t inputs = 256;
-  const Matrix a = matrix(DType::q4_1, 50, inputs, true, random),
-               b = matrix(DType::f16, 23, inputs, false, random),
-               c = matrix(DType::q6_k, 70, inputs, true, random);
+  const Matrix a = matrix({DType::bf16, Compute::bf16}, 50, inputs, true, random),
+               b = matrix({DType::f16}, 23, inputs, false, random),
+               c = matrix({DType::q6_k}, 70, inputs, true, random);
   const Matrix* all[] = {&a, &b, &c};
+  constexpr uint32_t kinds = kOperandFloat | kOperandInt8 | kOperandRounded;
   for (uint32_t rows : {1u, 5u, 37u})
     for (uint32_t count : {1u, 2u, 3u, 7u, 40u})
       for (bool accumulate : {false, true}) {
         const Floats x = random.floats(rows * inputs);
-        Memory memory = operand_memory(inputs, kOperandFloat | kOperandInt8, rows);
-        const Operand in = operand(memory, x.data(), rows, inputs, kOperandFloat | kOperandInt8, count);
+        Memory memory = operand_memory(inputs, kinds, rows);
+        const Operand in = operand(memory, x.data(), rows, inputs, kinds, count);
         Floats out[3], before[3];
         for (int i = 0; i < 3; i++) before[i] = out[i] = random.floats(rows * all[i]->packed.outputs);
         shares(count, [&](Share share) {
@@ -141,7 +163,7 @@ TEST_P(Linear, ExtremeValuesEqualTheReference) {
     }
     if (!is_quantised(type))
       std::memset(file.data(), 0, file.size() / 4), file[1] = std::byte(1);  // zeros, a subnormal
-    const Matrix m = matrix(type, outputs, inputs, false, random, file);
+    const Matrix m = matrix({type}, outputs, inputs, false, random, file);
     Floats x = random.floats(rows * inputs);
     const float fills[] = {1, -1, 0.0f, -0.0f, 1e-45f, -1e-38f, 0x1p-100f, 0x1.fp-101f, 3e38f, -3e38f};
     for (uint32_t r = 0; r < 10; r++) std::fill_n(x.begin() + r * inputs, 48, fills[r]);
@@ -158,17 +180,17 @@ TEST_P(Linear, ExtremeValuesEqualTheReference) {
 TEST_P(Linear, NonFiniteActivationsSpoilTheirOwnRowOnly) {
   Random random(4);
   const uint32_t inputs = 256, outputs = 20, rows = 9;
-  for (DType type : kAllTypes)
+  for (const Kind& kind : all_kinds())
     for (float bad : {kNan, INFINITY, -INFINITY}) {
-      const Matrix m = matrix(type, outputs, inputs, true, random);
+      const Matrix m = matrix(kind, outputs, inputs, true, random);
       Floats x = random.floats(rows * inputs);
       x[4 * inputs + 37] = bad;
-      Memory memory = operand_memory(inputs, operand_kind(type), rows);
-      const Operand in = operand(memory, x.data(), rows, inputs, operand_kind(type));
+      Memory memory = operand_memory(inputs, kind.operand(), rows);
+      const Operand in = operand(memory, x.data(), rows, inputs, kind.operand());
       Floats out(rows * outputs);
       kernels().linear({{&m.packed}, {out.data()}, {outputs}, 1, false, in}, {});
       for (uint32_t i = 0; i < out.size(); i++) {
-        ASSERT_EQ(std::isfinite(out[i]), i / outputs != 4) << dtype_info(type).name << " " << bad << " " << i;
+        ASSERT_EQ(std::isfinite(out[i]), i / outputs != 4) << kind.name() << " " << bad << " " << i;
         ASSERT_TRUE(same(out[i], expected(m, i % outputs, &x[i / outputs * inputs])));
       }
     }
@@ -179,7 +201,7 @@ TEST_P(Linear, UnpackedRowsAreTheBytesPacked) {
   for (DType type : kAllTypes)
     for (uint32_t inputs : widths(type))
       for (uint32_t outputs : {1u, 17u, 50u}) {
-        const Matrix m = matrix(type, outputs, inputs, false, random);
+        const Matrix m = matrix({type}, outputs, inputs, false, random);
         std::vector<std::byte> back(m.rows.size());
         const size_t row = row_bytes(type, inputs);
         for (uint32_t r = 0; r < outputs; r += 7)
@@ -192,8 +214,8 @@ TEST_P(Linear, GatherGivesDequantisedRows) {
   Random random(6);
   for (DType type : kAllTypes)
     for (uint32_t inputs : widths(type)) {
-      const Matrix table = matrix(type, 50, inputs, false, random),
-                   positions = matrix(DType::f16, 9, inputs, false, random);
+      const Matrix table = matrix({type}, 50, inputs, false, random),
+                   positions = matrix({DType::f16}, 9, inputs, false, random);
       const uint32_t tokens[] = {49, 0, 17, 17, 16}, places[] = {0, 8, 3, 1, 2};
       for (bool with_positions : {false, true}) {
         Floats x(5 * inputs, kNan);
@@ -215,12 +237,13 @@ TEST_P(Linear, GatherGivesDequantisedRows) {
 }
 
 // Norms and activations are seen through the products that read them: bits of an operand show in every output.
-TEST_P(Linear, NormsFeedBothOperandKinds) {
+TEST_P(Linear, NormsFeedEveryOperandKind) {
   Random random(7);
   for (uint32_t width : {1u, 7u, 31u, 32u, 33u, 96u, 256u, 576u})
-    for (DType type : {DType::f32, DType::q8_0, DType::q6_k}) {
-      if (width % dtype_info(type).block) continue;
-      const Matrix m = matrix(type, 5, width, false, random);
+    for (const Kind& operand :
+         {Kind{DType::f32}, Kind{DType::bf16, Compute::bf16}, Kind{DType::q8_0}, Kind{DType::q6_k}}) {
+      if (width % dtype_info(operand.type).block) continue;
+      const Matrix m = matrix(operand, 5, width, false, random);
       const Floats weight = random.floats(width), bias = random.floats(width);
       for (NormKind kind : {NormKind::layer, NormKind::rms})
         for (uint32_t rows : {1u, 2u, 9u, 64u})
@@ -229,8 +252,8 @@ TEST_P(Linear, NormsFeedBothOperandKinds) {
               const Floats x = random.floats(70 * width, 3);
               std::vector<uint32_t> index(rows);
               for (uint32_t r = 0; r < rows; r++) index[r] = indexed ? random.below(70) : r;
-              Memory memory = operand_memory(width, operand_kind(type), rows);
-              const Operand out = {memory.data(), rows, width, operand_kind(type)};
+              Memory memory = operand_memory(width, operand.operand(), rows);
+              const Operand out = {memory.data(), rows, width, operand.operand()};
               const float* b = biased ? bias.data() : nullptr;
               shares(1 + rows % 3, [&](Share share) {
                 kernels().norm(
@@ -250,17 +273,17 @@ TEST_P(Linear, NormsFeedBothOperandKinds) {
     }
 }
 
-TEST_P(Linear, ActivationsFeedBothOperandKinds) {
+TEST_P(Linear, ActivationsFeedEveryOperandKind) {
   Random random(8);
   for (uint32_t width : {1u, 7u, 33u, 96u, 576u})
-    for (DType type : {DType::f32, DType::q4_1}) {
-      if (is_quantised(type) && width % 32) continue;
-      const Matrix m = matrix(type, 5, width, false, random);
+    for (const Kind& operand : {Kind{DType::f32}, Kind{DType::bf16, Compute::bf16}, Kind{DType::q4_1}}) {
+      if (is_quantised(operand.type) && width % 32) continue;
+      const Matrix m = matrix(operand, 5, width, false, random);
       for (Activation kind : {Activation::gelu_erf, Activation::gelu_tanh, Activation::silu_gated})
         for (uint32_t rows : {1u, 5u, 20u}) {
           const Floats gate = random.floats(rows * width, 9), up = random.floats(rows * width, 9);
-          Memory memory = operand_memory(width, operand_kind(type), rows);
-          const Operand out = {memory.data(), rows, width, operand_kind(type)};
+          Memory memory = operand_memory(width, operand.operand(), rows);
+          const Operand out = {memory.data(), rows, width, operand.operand()};
           shares(1 + rows % 4, [&](Share share) {
             kernels().activate({kind, kind == Activation::silu_gated ? gate.data() : nullptr, up.data(), out},
                                share);

@@ -23,7 +23,7 @@ const char* name_of(CpuIsa isa) { return kNames[size_t(isa)]; }
 
 #ifdef __x86_64__
 struct Features {
-  bool avx2 = false, avx512 = false;
+  bool avx2 = false, avx512 = false, bf16 = false;
 };
 
 // Register state that the operating system saves: bits of XCR0.
@@ -45,12 +45,18 @@ Features detect() {
   found.avx2 = b & bit_AVX2;
   found.avx512 =
       found.avx2 && (b & kAvx512) == kAvx512 && (c & bit_AVX512VNNI) && (state & kZmmState) == kZmmState;
+  found.bf16 = found.avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bit_AVX512BF16);
   return found;
 }
 
 const Features& features() {
   static const Features found = detect();
   return found;
+}
+
+const KernelTable* avx512_kernels() {
+  if (!features().avx512) return nullptr;
+  return features().bf16 ? &avx512_bf16_table : &avx512_table;
 }
 #elif defined(__aarch64__)
 struct NeonTables {
@@ -104,7 +110,7 @@ const KernelTable* cpu_kernels(CpuIsa isa) noexcept {
     case CpuIsa::avx2:
       return features().avx2 ? &avx2_table : nullptr;
     case CpuIsa::avx512:
-      return features().avx512 ? &avx512_table : nullptr;
+      return avx512_kernels();
 #elif defined(__aarch64__)
     case CpuIsa::neon:
       return neon_tables().kernels;
@@ -120,6 +126,7 @@ const TrainingKernels* cpu_training_kernels(CpuIsa isa) noexcept {
 #ifdef __x86_64__
   if (kernels == &avx2_table) return &avx2_training_table;
   if (kernels == &avx512_table) return &avx512_training_table;
+  if (kernels == &avx512_bf16_table) return &avx512_bf16_training_table;
 #elif defined(__aarch64__)
   if (kernels == neon_tables().kernels) return neon_tables().training;
 #endif

@@ -8,10 +8,13 @@
 //               one line, bit w; q6_k: two lines, bits 2 (w % 4) of line w / 4. As in the file: without q4_0's - 8
 //               scales of a block: 16 f16 d, with a minimum 16 f16 m; q4_k, q5_k: 16 bytes s, 16 bytes m;
 //               q6_k: 2 x 16 int8; of a group of q4_k, q5_k, q6_k: 16 f16 d, 16 f16 n (not in q6_k)
-//   floats  panel of 16 kFloatVectors outputs: [input][output]
+//   floats  panel of 16 kFloatVectors outputs: [input][output]; bf16: [pair of inputs][output]{second, first}, which is a
+//           32-bit number with the first input above, as products of pairs take it
 //
-//   float operand  tiles of kFloatRows rows, the last one shorter: [column][row of tile]
-//   int8 operand   tiles of kDotRows rows: [block]{[row of tile][32] int8, [row of tile] RowScale}; behind the floats
+//   float operand    tiles of kFloatRows rows, the last one shorter: [column][row of tile]
+//   rounded operand  the same tiles, behind the floats: with products of pairs [pair of columns][row of tile]{second, first}
+//                    of bf16, else floats that are such numbers
+//   int8 operand     tiles of kDotRows rows: [block]{[row of tile][32] int8, [row of tile] RowScale}; behind the others
 #pragma once
 #include "backend/cpu/vec.h"
 #include "core/kernels.h"
@@ -82,7 +85,14 @@ RIFTCO_INLINE size_t panel_count(DType type, uint32_t outputs) {
 RIFTCO_INLINE size_t panel_bytes(DType type, uint32_t inputs) {
   const PanelLayout layout = panel_layout(type);
   if (is_blocked(type)) return ceil_div(inputs / kBlock, layout.blocks) * layout.group;
-  return size_t(inputs) * kFloatPanel * float_size(type);
+  return round_up(inputs, type == DType::bf16 ? 2 : 1) * kFloatPanel * float_size(type);
+}
+
+// Of a value in a float panel, in bytes.
+template <DType kType>
+RIFTCO_INLINE size_t float_at(size_t input, size_t lane) {
+  if constexpr (kType == DType::bf16) return (input / 2 * kFloatPanel + lane) * 4 + (input % 2 ? 0 : 2);
+  return (input * kFloatPanel + lane) * float_size(kType);
 }
 
 // Part `share` of n units.
@@ -93,20 +103,32 @@ RIFTCO_INLINE Range part(size_t n, Share share) {
   return {n * share.index / share.count, n * (share.index + 1) / share.count};
 }
 
+RIFTCO_INLINE size_t rounded_row_bytes(uint32_t width) {
+  return kPairProducts ? round_up(width, 2) * sizeof(BFloat) : width * sizeof(float);
+}
 RIFTCO_INLINE size_t float_operand_bytes(uint32_t rows, uint32_t width, uint32_t kinds) {
   return kinds & kOperandFloat ? round_up(size_t(rows) * width * sizeof(float), 64) : 0;
+}
+RIFTCO_INLINE size_t rounded_operand_bytes(uint32_t rows, uint32_t width, uint32_t kinds) {
+  return kinds & kOperandRounded ? round_up(rows * rounded_row_bytes(width), 64) : 0;
 }
 RIFTCO_INLINE const float* float_tile(const Operand& x, uint32_t tile) {
   return reinterpret_cast<const float*>(x.data) + size_t(tile) * kFloatRows * x.width;
 }
+RIFTCO_INLINE const std::byte* rounded_tile(const Operand& x, uint32_t tile) {
+  return x.data + float_operand_bytes(x.rows, x.width, x.kinds) +
+         size_t(tile) * kFloatRows * rounded_row_bytes(x.width);
+}
 RIFTCO_INLINE const uint8_t* int8_tile(const Operand& x, uint32_t tile) {
-  const std::byte* base = x.data + float_operand_bytes(x.rows, x.width, x.kinds);
+  const std::byte* base = x.data + float_operand_bytes(x.rows, x.width, x.kinds) +
+                          rounded_operand_bytes(x.rows, x.width, x.kinds);
   return reinterpret_cast<const uint8_t*>(base) + size_t(tile) * kDotRows * (x.width / kBlock) * kRowBlock;
 }
 
 inline size_t operand_bytes(uint32_t rows, uint32_t width, uint32_t kinds) {
   const size_t int8 = kinds & kOperandInt8 ? size_t(rows) * (width / kBlock) * kRowBlock : 0;
-  return float_operand_bytes(rows, width, kinds) + round_up(int8, 64);
+  return float_operand_bytes(rows, width, kinds) + rounded_operand_bytes(rows, width, kinds) +
+         round_up(int8, 64);
 }
 
 }  // namespace

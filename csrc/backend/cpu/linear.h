@@ -4,6 +4,9 @@
 // are cut into stretches of inputs that stay in the second), tiles of rows. One accumulator per row and output, its chain runs
 // over the inputs in order: neither tiles nor stretches nor shares change a bit.
 #pragma once
+#include <concepts>
+#include <type_traits>
+
 #include "backend/cpu/layout.h"
 
 namespace riftco {
@@ -164,9 +167,39 @@ struct Stretch {
   }
 };
 
+// acc[r][n] = fma(x[k], w[k], acc[r][n]) for `inputs` inputs k in order; x: a tile of R rows, w: N vectors of a panel.
+template <int R, int N, class Element>
+RIFTCO_INLINE void multiply_inputs(F16 (&acc)[R][N], uint32_t inputs, const Element* w, const float* x) {
+  multiply(
+      acc, inputs, [x](size_t t, int r) { return x[t * R + size_t(r)]; },
+      [w](size_t t, int n) { return load16(w + t * kFloatPanel + 16 * size_t(n)); });
+}
+template <int R, int N>
+RIFTCO_INLINE void multiply_inputs(F16 (&acc)[R][N], uint32_t inputs, const BFloat* w, const float* x) {
+  uint32_t k = 0;
+  for (; k + 2 <= inputs; k += 2, w += 2 * kFloatPanel, x += 2 * R) {
+    multiply(
+        acc, 1, [x](size_t, int r) { return x[r]; }, [w](size_t, int n) { return load_first(w + 32 * n); });
+    multiply(
+        acc, 1, [x](size_t, int r) { return x[R + r]; },
+        [w](size_t, int n) { return load_second(w + 32 * n); });
+  }
+  if (k < inputs)
+    multiply(
+        acc, 1, [x](size_t, int r) { return x[r]; }, [w](size_t, int n) { return load_first(w + 32 * n); });
+}
+template <int R, int N, std::same_as<Pair> Input>
+RIFTCO_INLINE void multiply_inputs(F16 (&acc)[R][N], uint32_t inputs, const BFloat* w, const Input* x) {
+  for (uint32_t k = 0; k < inputs; k += 2, w += 2 * kFloatPanel, x += R)
+    each(acc, [&](F16& a, size_t r, size_t n) { a = add_products(a, x[r], w + 32 * n); });
+}
+
+template <class Input>
+inline constexpr uint32_t kInputsIn = std::is_same_v<Input, Pair> ? 2 : 1;
+
 // N vectors of a float panel.
-template <class Element, int R, int N>
-RIFTCO_INLINE void float_columns(const Element* w, const float* x, const Stretch& stretch, float* sums,
+template <class Element, class Input, int R, int N>
+RIFTCO_INLINE void float_columns(const Element* w, const Input* x, const Stretch& stretch, float* sums,
                                  Ahead ahead, const Output& to, size_t row, uint32_t column) {
   F16 acc[R][N];
   each(acc, [&](F16& a, size_t r, size_t n) {
@@ -174,12 +207,8 @@ RIFTCO_INLINE void float_columns(const Element* w, const float* x, const Stretch
   });
   for (uint32_t done = 0; done < stretch.count; done += kPiece) {
     if constexpr (R > 1) ahead.fetch();
-    const Element* columns = w + size_t(done) * kFloatPanel;
-    const float* rows = x + size_t(done) * R;
-    multiply(
-        acc, R > 1 ? smaller(kPiece, stretch.count - done) : stretch.count,
-        [rows](size_t t, int r) { return rows[t * R + size_t(r)]; },
-        [columns](size_t t, int n) { return load16(columns + t * kFloatPanel + 16 * size_t(n)); });
+    multiply_inputs(acc, R > 1 ? smaller(kPiece, stretch.count - done) : stretch.count,
+                    w + size_t(done) * kFloatPanel, x + size_t(done) / kInputsIn<Input> * R);
     if (R == 1) break;
   }
   each(acc, [&](F16 a, size_t r, size_t n) {
@@ -192,15 +221,17 @@ RIFTCO_INLINE void float_columns(const Element* w, const float* x, const Stretch
 }
 
 // The whole panel at once where its accumulators fit in registers, else vector by vector.
-template <class Element, int R>
-[[gnu::noinline]] void float_panel(const Element* w, const float* x, const Stretch& stretch, float* sums,
+template <class Element, class Input, int R>
+[[gnu::noinline]] void float_panel(const Element* w, const Input* x, const Stretch& stretch, float* sums,
                                    Ahead ahead, const Output& to, size_t row, uint32_t column) {
   if constexpr (R * kFloatVectors <= kAccumulators) {
-    float_columns<Element, R, kFloatVectors>(w, x, stretch, sums, ahead, to, row, column);
+    float_columns<Element, Input, R, kFloatVectors>(w, x, stretch, sums, ahead, to, row, column);
   } else {
+    constexpr size_t kVector = std::is_same_v<Element, BFloat> ? 32 : 16;  // elements
     ahead.step /= kFloatVectors;
     for (uint32_t n = 0; n < kFloatVectors; n++) {
-      float_columns<Element, R, 1>(w + 16 * n, x, stretch, sums + 16 * n, ahead, to, row, column + 16 * n);
+      float_columns<Element, Input, R, 1>(w + kVector * n, x, stretch, sums + 16 * n, ahead, to, row,
+                                          column + 16 * n);
       ahead.at += ahead.step * ceil_div(stretch.count, kPiece);
     }
   }
@@ -231,38 +262,52 @@ void blocked_panels(const PackedMatrix& m, const Operand& x, const Output& to, R
   });
 }
 
-template <class Element>
-void float_panels(const PackedMatrix& m, const Operand& x, const Output& to, Range panels) {
+// tile(t): tile t of the operand, in numbers of type Input.
+template <class Element, class Input, class Tile>
+void float_panels(const PackedMatrix& m, uint32_t rows, const Output& to, Range panels, Tile tile_of) {
+  const size_t panel_elements = panel_bytes(m.type, m.inputs) / sizeof(Element);
   const Element* data = reinterpret_cast<const Element*>(m.data);
   alignas(64) float sums[kCacheRows * kFloatPanel];  // between stretches
-  const uint32_t most = x.rows > 1 ? kStretch : m.inputs;
-  for (uint32_t first = 0; first < x.rows; first += kCacheRows) {
-    const uint32_t block = smaller(kCacheRows, x.rows - first), tiles = uint32_t(ceil_div(block, kFloatRows));
+  const uint32_t most = rows > 1 ? kStretch : m.inputs;
+  for (uint32_t first = 0; first < rows; first += kCacheRows) {
+    const uint32_t block = smaller(kCacheRows, rows - first), tiles = uint32_t(ceil_div(block, kFloatRows));
     for (size_t p = panels.begin; p < panels.end; p++)
       for (uint32_t input = 0; input < m.inputs; input += most) {
         const uint32_t count = smaller(most, m.inputs - input);
         const Stretch stretch = {input, count, input + count == m.inputs};
-        const Element* w = data + (p * m.inputs + input) * kFloatPanel;
+        const Element* w = data + p * panel_elements + size_t(input) * kFloatPanel;
         for (uint32_t tile = 0; tile < tiles; tile++) {
           const uint32_t row = first + tile * kFloatRows;
-          with_rows<kFloatRows>(smaller(kFloatRows, x.rows - row), [&]<int R>() {
-            float_panel<Element, R>(w, float_tile(x, row / kFloatRows) + size_t(input) * R, stretch,
-                                    sums + tile * kFloatRows * kFloatPanel, stretch.ahead(w, tile, tiles), to,
-                                    row, uint32_t(p) * kFloatPanel);
+          const Input* x = tile_of(row / kFloatRows);
+          with_rows<kFloatRows>(smaller(kFloatRows, rows - row), [&]<int R>() {
+            float_panel<Element, Input, R>(w, x + size_t(input) / kInputsIn<Input> * R, stretch,
+                                           sums + tile * kFloatRows * kFloatPanel,
+                                           stretch.ahead(w, tile, tiles), to, row, uint32_t(p) * kFloatPanel);
           });
         }
       }
   }
 }
+template <class Element>
+void exact_panels(const PackedMatrix& m, const Operand& x, const Output& to, Range panels) {
+  float_panels<Element, float>(m, x.rows, to, panels, [&](uint32_t tile) { return float_tile(x, tile); });
+}
+void rounded_panels(const PackedMatrix& m, const Operand& x, const Output& to, Range panels) {
+  using Input = std::conditional_t<kPairProducts, Pair, float>;
+  float_panels<BFloat, Input>(m, x.rows, to, panels, [&](uint32_t tile) {
+    return reinterpret_cast<const Input*>(rounded_tile(x, tile));
+  });
+}
 
 void multiply_panels(const PackedMatrix& m, const Operand& x, const Output& to, Range panels) {
   switch (m.type) {
     case DType::f32:
-      return float_panels<float>(m, x, to, panels);
+      return exact_panels<float>(m, x, to, panels);
     case DType::f16:
-      return float_panels<Half>(m, x, to, panels);
+      return exact_panels<Half>(m, x, to, panels);
     case DType::bf16:
-      return float_panels<BFloat>(m, x, to, panels);
+      return m.compute == Compute::bf16 ? rounded_panels(m, x, to, panels)
+                                        : exact_panels<BFloat>(m, x, to, panels);
     case DType::q4_0:
       return blocked_panels<DType::q4_0>(m, x, to, panels);
     case DType::q4_1:

@@ -32,21 +32,41 @@ class OperandWriter {
 
   void put(uint32_t row, uint32_t column, F16 low, F16 high) const {
     if (out_.kinds & kOperandFloat) put_floats(row, column, low, high);
+    if (out_.kinds & kOperandRounded) put_rounded(row, column, low, high);
     if (out_.kinds & kOperandInt8) put_int8(row, column, low, high);
   }
 
  private:
+  // Value i from `column` on is value(i), of so many columns each.
+  template <class T, class Value>
+  void scatter(const T* tile, uint32_t row, uint32_t column, uint32_t columns, Value value) const {
+    const uint32_t first = row / kFloatRows * kFloatRows, rows = smaller(kFloatRows, out_.rows - first);
+    T* to = const_cast<T*>(tile) + size_t(column / columns) * rows + (row - first);
+    const size_t n = ceil_div(smaller(kBlock, out_.width - column), columns);
+    if (rows == 1) {
+      for (size_t i = 0; i < n; i++) to[i] = value(i);
+    } else {
+      for (size_t i = 0; i < n; i++) to[i * rows] = value(i);
+    }
+  }
   void put_floats(uint32_t row, uint32_t column, F16 low, F16 high) const {
-    const uint32_t tile = row / kFloatRows, rows = smaller(kFloatRows, out_.rows - tile * kFloatRows);
-    float* to = const_cast<float*>(float_tile(out_, tile)) + size_t(column) * rows + row % kFloatRows;
-    const uint32_t n = smaller(kBlock, out_.width - column);
     alignas(64) float values[kBlock];
     low.store(values);
     high.store(values + 16);
-    if (rows == 1) {
-      std::memcpy(to, values, n * sizeof(float));
+    scatter(float_tile(out_, row / kFloatRows), row, column, 1, [&](size_t i) { return values[i]; });
+  }
+  void put_rounded(uint32_t row, uint32_t column, F16 low, F16 high) const {
+    alignas(64) BFloat values[kBlock];
+    store16(low, values);
+    store16(high, values + 16);
+    const auto wide = [&](size_t i) { return uint32_t(values[i].bits) << 16; };
+    const std::byte* tile = rounded_tile(out_, row / kFloatRows);
+    if constexpr (kPairProducts) {
+      scatter(reinterpret_cast<const Pair*>(tile), row, column, 2,
+              [&](size_t i) { return Pair{wide(2 * i) | values[2 * i + 1].bits}; });
     } else {
-      for (size_t i = 0; i < n; i++) to[i * rows] = values[i];
+      scatter(reinterpret_cast<const float*>(tile), row, column, 1,
+              [&](size_t i) { return __builtin_bit_cast(float, wide(i)); });
     }
   }
   void put_int8(uint32_t row, uint32_t column, F16 low, F16 high) const {

@@ -232,15 +232,17 @@ RIFTCO_INLINE PanelRow panel_row(const PackedMatrix& m, uint32_t row) {
   return {m.data + row / outputs * panel_bytes(m.type, m.inputs), row % outputs};
 }
 
-template <size_t kSize>
+template <DType kType>
 void pack_floats(const PanelRow& to, uint32_t inputs, const std::byte* file) {
+  const size_t size = float_size(kType);
   for (size_t k = 0; k < inputs; k++)
-    std::memcpy(to.panel + (k * kFloatPanel + to.lane) * kSize, file + k * kSize, kSize);
+    std::memcpy(to.panel + float_at<kType>(k, to.lane), file + k * size, size);
 }
-template <size_t kSize>
+template <DType kType>
 void unpack_floats(const PanelRow& from, uint32_t inputs, std::byte* file) {
+  const size_t size = float_size(kType);
   for (size_t k = 0; k < inputs; k++)
-    std::memcpy(file + k * kSize, from.panel + (k * kFloatPanel + from.lane) * kSize, kSize);
+    std::memcpy(file + k * size, from.panel + float_at<kType>(k, from.lane), size);
 }
 
 // The type is a constant here, so that everything above it folds.
@@ -259,10 +261,11 @@ void pack_blocks(const PanelRow& to, uint32_t inputs, const std::byte* file) {
 void pack_row(const PackedMatrix& m, const PanelRow& to, const std::byte* file) {
   switch (m.type) {
     case DType::f32:
-      return pack_floats<4>(to, m.inputs, file);
+      return pack_floats<DType::f32>(to, m.inputs, file);
     case DType::f16:
+      return pack_floats<DType::f16>(to, m.inputs, file);
     case DType::bf16:
-      return pack_floats<2>(to, m.inputs, file);
+      return pack_floats<DType::bf16>(to, m.inputs, file);
     case DType::q4_0:
       return pack_blocks<DType::q4_0>(to, m.inputs, file);
     case DType::q4_1:
@@ -282,8 +285,9 @@ void pack_row(const PackedMatrix& m, const PanelRow& to, const std::byte* file) 
   }
 }
 void unpack_row(const PackedMatrix& m, const PanelRow& from, std::byte* file) {
-  if (m.type == DType::f32) return unpack_floats<4>(from, m.inputs, file);
-  if (m.type == DType::f16 || m.type == DType::bf16) return unpack_floats<2>(from, m.inputs, file);
+  if (m.type == DType::f32) return unpack_floats<DType::f32>(from, m.inputs, file);
+  if (m.type == DType::f16) return unpack_floats<DType::f16>(from, m.inputs, file);
+  if (m.type == DType::bf16) return unpack_floats<DType::bf16>(from, m.inputs, file);
   const DTypeInfo& info = dtype_info(m.type);
   for (size_t i = 0; i < m.inputs / info.block; i++)
     unpack_block(m.type, info, from.panel, i, from.lane, file + i * info.bytes);
@@ -310,11 +314,13 @@ template <bool kAdd>
 void read_row(const PackedMatrix& m, uint32_t row, float* x) {
   const PanelRow from = panel_row(m, row);
   const auto put = [x](size_t k, float v) { x[k] = kAdd ? x[k] + v : v; };
+  const auto at = [&]<DType kType>(size_t k) { return from.panel + float_at<kType>(k, from.lane); };
   for (size_t k = 0; !is_blocked(m.type) && k < m.inputs; k++) {
-    const std::byte* p = from.panel + (k * kFloatPanel + from.lane) * float_size(m.type);
-    if (m.type == DType::f32) put(k, __builtin_bit_cast(float, load32(p)));
-    if (m.type == DType::f16) put(k, half_to_float(load_u16(p)));
-    if (m.type == DType::bf16) put(k, __builtin_bit_cast(float, uint32_t(load_u16(p)) << 16));
+    if (m.type == DType::f32)
+      put(k, __builtin_bit_cast(float, load32(at.template operator()<DType::f32>(k))));
+    if (m.type == DType::f16) put(k, half_to_float(load_u16(at.template operator()<DType::f16>(k))));
+    if (m.type == DType::bf16)
+      put(k, __builtin_bit_cast(float, uint32_t(load_u16(at.template operator()<DType::bf16>(k))) << 16));
   }
   if (!is_blocked(m.type)) return;
   const DTypeInfo& info = dtype_info(m.type);

@@ -6,6 +6,9 @@
 //                 sum: the tree 8+8, 4+4, 2+2, 1+1; largest: max_nan over the lanes
 //                 largest_abs: of all lanes by the order of bits, so that infinity and NaN win
 //   load16        16 elements of a stored type (float, Half, BFloat), widened
+//   load_first, load_second  of 16 pairs of BFloat (layout.h: bf16 panels), widened
+//   kPairProducts whether the processor multiplies pairs of BFloat; then add_products: for each pair a = fma(x, w, a) over the
+//                 first, then over the second
 //   store16       16 floats as such elements, rounded to nearest even; overflow is infinity, NaN stays NaN
 //   load_bytes_unsigned, load_bytes_signed  16 bytes, widened
 //   I16           16 exact integers; to_float, minus (the same from each)
@@ -36,6 +39,10 @@ struct Half {
 };
 struct BFloat {
   uint16_t bits;
+};
+
+struct Pair {  // two BFloat, the first in the upper half
+  uint32_t bits;
 };
 
 RIFTCO_INLINE float max_nan(float a, float b) { return a != a || a > b ? a : b; }

@@ -115,6 +115,19 @@ RIFTCO_INLINE __m256 widen_bf16(__m128i h) {
 RIFTCO_INLINE F16 load16(const BFloat* p) {
   return {widen_bf16(load8x16bit(p)), widen_bf16(load8x16bit(p + 8))};
 }
+inline constexpr bool kPairProducts = false;
+RIFTCO_INLINE __m256i load8pairs(const BFloat* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+RIFTCO_INLINE F16 load_first(const BFloat* p) {
+  const __m256 upper = _mm256_castsi256_ps(_mm256_set1_epi32(-65536));
+  return {_mm256_and_ps(_mm256_castsi256_ps(load8pairs(p)), upper),
+          _mm256_and_ps(_mm256_castsi256_ps(load8pairs(p + 16)), upper)};
+}
+RIFTCO_INLINE F16 load_second(const BFloat* p) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(load8pairs(p), 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(load8pairs(p + 16), 16))};
+}
 RIFTCO_INLINE void store16(F16 x, float* p) { x.store(p); }
 RIFTCO_INLINE void store8x16bit(void* p, __m128i v) { _mm_storeu_si128(static_cast<__m128i*>(p), v); }
 RIFTCO_INLINE void store16(F16 x, Half* p) {

@@ -1,4 +1,4 @@
-// Sixteen lanes as one AVX-512 register (F, BW, DQ, VL and VNNI). Included by vec.h only.
+// Sixteen lanes as one AVX-512 register (F, BW, DQ, VL, VNNI and, where it is compiled for it, BF16). Included by vec.h only.
 #pragma once
 #include <immintrin.h>
 
@@ -77,6 +77,22 @@ RIFTCO_INLINE F16 load16(const Half* p) { return {_mm512_cvtph_ps(load16x16bit(p
 RIFTCO_INLINE F16 load16(const BFloat* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load16x16bit(p)), 16))};
 }
+RIFTCO_INLINE F16 load_first(const BFloat* p) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(-65536)))};
+}
+RIFTCO_INLINE F16 load_second(const BFloat* p) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
+}
+#ifdef __AVX512BF16__
+inline constexpr bool kPairProducts = true;
+// The instruction takes the upper half of a pair first; it rounds to nearest even and flushes subnormal numbers.
+RIFTCO_INLINE F16 add_products(F16 a, Pair x, const BFloat* w) {
+  const __m512i pairs = _mm512_loadu_si512(w), all = _mm512_set1_epi32(int32_t(x.bits));
+  return {_mm512_dpbf16_ps(a.v, __builtin_bit_cast(__m512bh, all), __builtin_bit_cast(__m512bh, pairs))};
+}
+#else
+inline constexpr bool kPairProducts = false;
+#endif
 RIFTCO_INLINE void store16(F16 x, float* p) { x.store(p); }
 RIFTCO_INLINE void store16x16bit(void* p, __m256i v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
 RIFTCO_INLINE void store16(F16 x, Half* p) {

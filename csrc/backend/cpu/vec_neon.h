@@ -137,6 +137,19 @@ RIFTCO_INLINE F16 load16(const BFloat* p) {
   return each_quarter<F16>(
       [&](int i) { return vreinterpretq_f32_u32(vshll_n_u16(load4x16bit(p + 4 * i), 16)); });
 }
+inline constexpr bool kPairProducts = false;  // BFDOT and BFMMLA round their sums in a way of their own
+RIFTCO_INLINE uint32x4_t load4pairs(const BFloat* p) {
+  return vreinterpretq_u32_u16(vld1q_u16(reinterpret_cast<const uint16_t*>(p)));
+}
+RIFTCO_INLINE F16 load_first(const BFloat* p) {
+  return each_quarter<F16>([&](int i) {
+    return vreinterpretq_f32_u32(vandq_u32(load4pairs(p + 8 * i), vdupq_n_u32(0xFFFF0000)));
+  });
+}
+RIFTCO_INLINE F16 load_second(const BFloat* p) {
+  return each_quarter<F16>(
+      [&](int i) { return vreinterpretq_f32_u32(vshlq_n_u32(load4pairs(p + 8 * i), 16)); });
+}
 
 RIFTCO_INLINE void store16(F16 x, float* p) { x.store(p); }
 RIFTCO_INLINE void store4x16bit(void* p, uint16x4_t v) { vst1_u16(static_cast<uint16_t*>(p), v); }
