@@ -42,6 +42,35 @@ RIFTCO_INLINE constexpr bool has_minimum(DType type) {
   return type == DType::q4_1 || type == DType::q5_1 || has_parts(type);
 }
 
+// Calls fn.operator()<type>().
+template <class Fn>
+RIFTCO_INLINE void with_type(DType type, Fn fn) {
+  switch (type) {
+    case DType::f32:
+      return fn.template operator()<DType::f32>();
+    case DType::f16:
+      return fn.template operator()<DType::f16>();
+    case DType::bf16:
+      return fn.template operator()<DType::bf16>();
+    case DType::q4_0:
+      return fn.template operator()<DType::q4_0>();
+    case DType::q4_1:
+      return fn.template operator()<DType::q4_1>();
+    case DType::q5_0:
+      return fn.template operator()<DType::q5_0>();
+    case DType::q5_1:
+      return fn.template operator()<DType::q5_1>();
+    case DType::q8_0:
+      return fn.template operator()<DType::q8_0>();
+    case DType::q4_k:
+      return fn.template operator()<DType::q4_k>();
+    case DType::q5_k:
+      return fn.template operator()<DType::q5_k>();
+    case DType::q6_k:
+      return fn.template operator()<DType::q6_k>();
+  }
+}
+
 // Where a block of 32 inputs and its scales lie in a panel of a quantised type.
 struct PanelLayout {
   uint32_t blocks;                // in a group

@@ -109,6 +109,17 @@ struct Ahead {
   }
 };
 
+// Tiles that fetch `bytes` between them, each in so many steps.
+struct SharedFetch {
+  size_t step, steps;
+
+  RIFTCO_INLINE SharedFetch(size_t bytes, size_t tiles, size_t of_a_tile)
+      : step(bytes / (tiles * of_a_tile)), steps(of_a_tile) {}
+  RIFTCO_INLINE Ahead part(const void* from, size_t tile) const {
+    return {static_cast<const uint8_t*>(from) + tile * step * steps, step};
+  }
+};
+
 template <DType kType, int R>
 [[gnu::noinline]] void blocked_tile(const uint8_t* panel, const uint8_t* x, uint32_t blocks, const Output& to,
                                     size_t row, uint32_t column, Ahead ahead) {
@@ -158,13 +169,6 @@ inline constexpr uint32_t kPiece = 16;     // inputs between fetches: many lines
 struct Stretch {
   uint32_t first, count;
   bool last;
-
-  template <class Element>
-  RIFTCO_INLINE Ahead ahead(const Element* w, uint32_t tile, uint32_t tiles) const {
-    const size_t bytes = count * kFloatPanel * sizeof(Element),
-                 step = bytes / (tiles * ceil_div(count, kPiece));
-    return {reinterpret_cast<const uint8_t*>(w) + bytes + tile * step * ceil_div(count, kPiece), step};
-  }
 };
 
 // acc[r][n] = fma(x[k], w[k], acc[r][n]) for `inputs` inputs k in order; x: a tile of R rows, w: N vectors of a panel.
@@ -252,11 +256,11 @@ void blocked_panels(const PackedMatrix& m, const Operand& x, const Output& to, R
   const uint8_t* data = reinterpret_cast<const uint8_t*>(m.data);
   const size_t bytes = panel_bytes(kType, m.inputs);
   const uint32_t blocks = m.inputs / kBlock;
-  const size_t tiles = ceil_div(smaller(x.rows, kCacheRows), kDotRows), step = bytes / (tiles * blocks);
+  const SharedFetch next(bytes, ceil_div(smaller(x.rows, kCacheRows), kDotRows), blocks);
   for_each_tile<kDotRows>(panels, x.rows, [&](size_t p, uint32_t row, uint32_t rows) {
     const uint8_t *w = data + p * bytes, *xs = int8_tile(x, row / kDotRows);
     const uint32_t column = uint32_t(p) * kPanel;
-    const Ahead ahead = {w + bytes + row % kCacheRows / kDotRows * step * blocks, step};
+    const Ahead ahead = next.part(w + bytes, row % kCacheRows / kDotRows);
     with_rows<kDotRows>(rows,
                         [&]<int R>() { blocked_tile<kType, R>(w, xs, blocks, to, row, column, ahead); });
   });
@@ -276,13 +280,15 @@ void float_panels(const PackedMatrix& m, uint32_t rows, const Output& to, Range 
         const uint32_t count = smaller(most, m.inputs - input);
         const Stretch stretch = {input, count, input + count == m.inputs};
         const Element* w = data + p * panel_elements + size_t(input) * kFloatPanel;
+        const size_t elements = size_t(count) * kFloatPanel;
+        const SharedFetch next(elements * sizeof(Element), tiles, ceil_div(count, kPiece));
         for (uint32_t tile = 0; tile < tiles; tile++) {
           const uint32_t row = first + tile * kFloatRows;
           const Input* x = tile_of(row / kFloatRows);
           with_rows<kFloatRows>(smaller(kFloatRows, rows - row), [&]<int R>() {
             float_panel<Element, Input, R>(w, x + size_t(input) / kInputsIn<Input> * R, stretch,
                                            sums + tile * kFloatRows * kFloatPanel,
-                                           stretch.ahead(w, tile, tiles), to, row, uint32_t(p) * kFloatPanel);
+                                           next.part(w + elements, tile), to, row, uint32_t(p) * kFloatPanel);
           });
         }
       }
@@ -300,31 +306,19 @@ void rounded_panels(const PackedMatrix& m, const Operand& x, const Output& to, R
 }
 
 void multiply_panels(const PackedMatrix& m, const Operand& x, const Output& to, Range panels) {
-  switch (m.type) {
-    case DType::f32:
-      return exact_panels<float>(m, x, to, panels);
-    case DType::f16:
-      return exact_panels<Half>(m, x, to, panels);
-    case DType::bf16:
-      return m.compute == Compute::bf16 ? rounded_panels(m, x, to, panels)
-                                        : exact_panels<BFloat>(m, x, to, panels);
-    case DType::q4_0:
-      return blocked_panels<DType::q4_0>(m, x, to, panels);
-    case DType::q4_1:
-      return blocked_panels<DType::q4_1>(m, x, to, panels);
-    case DType::q5_1:
-      return blocked_panels<DType::q5_1>(m, x, to, panels);
-    case DType::q5_0:
-      return blocked_panels<DType::q5_0>(m, x, to, panels);
-    case DType::q8_0:
-      return blocked_panels<DType::q8_0>(m, x, to, panels);
-    case DType::q4_k:
-      return blocked_panels<DType::q4_k>(m, x, to, panels);
-    case DType::q5_k:
-      return blocked_panels<DType::q5_k>(m, x, to, panels);
-    case DType::q6_k:
-      return blocked_panels<DType::q6_k>(m, x, to, panels);
-  }
+  with_type(m.type, [&]<DType kType>() {
+    if constexpr (is_blocked(kType)) {
+      blocked_panels<kType>(m, x, to, panels);
+    } else if constexpr (kType == DType::f32) {
+      exact_panels<float>(m, x, to, panels);
+    } else if constexpr (kType == DType::f16) {
+      exact_panels<Half>(m, x, to, panels);
+    } else if (m.compute == Compute::exact) {
+      exact_panels<BFloat>(m, x, to, panels);
+    } else {
+      rounded_panels(m, x, to, panels);
+    }
+  });
 }
 
 void linear(const LinearArgs& args, Share share) {

@@ -259,30 +259,13 @@ void pack_blocks(const PanelRow& to, uint32_t inputs, const std::byte* file) {
 }
 
 void pack_row(const PackedMatrix& m, const PanelRow& to, const std::byte* file) {
-  switch (m.type) {
-    case DType::f32:
-      return pack_floats<DType::f32>(to, m.inputs, file);
-    case DType::f16:
-      return pack_floats<DType::f16>(to, m.inputs, file);
-    case DType::bf16:
-      return pack_floats<DType::bf16>(to, m.inputs, file);
-    case DType::q4_0:
-      return pack_blocks<DType::q4_0>(to, m.inputs, file);
-    case DType::q4_1:
-      return pack_blocks<DType::q4_1>(to, m.inputs, file);
-    case DType::q5_0:
-      return pack_blocks<DType::q5_0>(to, m.inputs, file);
-    case DType::q5_1:
-      return pack_blocks<DType::q5_1>(to, m.inputs, file);
-    case DType::q8_0:
-      return pack_blocks<DType::q8_0>(to, m.inputs, file);
-    case DType::q4_k:
-      return pack_blocks<DType::q4_k>(to, m.inputs, file);
-    case DType::q5_k:
-      return pack_blocks<DType::q5_k>(to, m.inputs, file);
-    case DType::q6_k:
-      return pack_blocks<DType::q6_k>(to, m.inputs, file);
-  }
+  with_type(m.type, [&]<DType kType>() {
+    if constexpr (is_blocked(kType)) {
+      pack_blocks<kType>(to, m.inputs, file);
+    } else {
+      pack_floats<kType>(to, m.inputs, file);
+    }
+  });
 }
 void unpack_row(const PackedMatrix& m, const PanelRow& from, std::byte* file) {
   if (m.type == DType::f32) return unpack_floats<DType::f32>(from, m.inputs, file);
