@@ -64,8 +64,9 @@ struct StepModel {
   PackedMatrix position_embedding;  // [positions, width]; learned positions only
   std::span<const LayerWeights> layers;
   NormWeights final_norm;
-  PackedMatrix head;          // [vocabulary, width]
-  uint32_t adapter_rank = 0;  // the largest of its matrices' adapters
+  PackedMatrix head;                 // [vocabulary, width]
+  uint32_t adapter_rank = 0;         // the largest of its matrices' adapters
+  Compute compute = Compute::exact;  // of its matrices of bf16; without any it is exact
 };
 
 }  // namespace riftco

@@ -22,8 +22,8 @@ std::shared_ptr<DecoderOnlyTransformer> create_model(const ModelConfig& config,
   std::vector<ParameterInfo> parameters = parameter_list(config, DType::f32);
   for (ParameterInfo& p : parameters)
     if (!p.is_vector) p.type = element_type(p, options.type);
-  auto weights =
-      std::make_unique<Weights>(find_device(options.backend), config, std::move(parameters), account);
+  auto weights = std::make_unique<Weights>(find_device(options.backend), config, std::move(parameters),
+                                           account, options.compute);
   std::vector<float> row;
   std::vector<std::byte> converted;
   options.progress.begin(4 * parameter_count(config));

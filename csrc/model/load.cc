@@ -143,8 +143,8 @@ std::shared_ptr<DecoderOnlyTransformer> load(const Device& device, const ModelFi
                                              LoadOptions& options) {
   const ModelConfig config = file.config();
   auto account = std::make_shared<MemoryAccount>(options.memory_limit);
-  auto weights =
-      std::make_unique<Weights>(device, config, typed_parameters(file, config, options.type), account);
+  auto weights = std::make_unique<Weights>(device, config, typed_parameters(file, config, options.type),
+                                           account, options.compute);
   const std::vector<ParameterInfo>& parameters = weights->parameters();
   std::vector<ParameterSource> sources;
   for (const ParameterInfo& p : parameters) sources.push_back(file.open(p));

@@ -17,6 +17,7 @@ struct LoadOptions {
   uint32_t threads = 0;                // workers, the caller included; 0: the CPUs that the process may use
   uint64_t memory_limit = UINT64_MAX;  // bytes of weights and activations
   std::optional<DType> type = {};      // of matrices; absent: as they are
+  Compute compute = Compute::exact;    // bf16: unsupported where no matrix that steps multiply with is bf16
   Progress progress{"loading"};
 };
 

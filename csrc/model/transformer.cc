@@ -102,6 +102,7 @@ std::string DecoderOnlyTransformer::fingerprint() const {
       checksum.add(__builtin_bit_cast(uint64_t, lora_->options().alpha));
       add_parameters(checksum, lora_->parameters());
     }
+    if (weights_->step_model().compute == Compute::bf16) checksum.add("compute bf16");
     fingerprint_ = checksum.text();
     fingerprint_epoch_ = epoch_;
   }

@@ -60,11 +60,11 @@ class DecoderOnlyTransformer {
   // Fails with out_of_range unless token is below the vocabulary size.
   void check_token(uint32_t token) const;
 
-  // A checksum of config, weights and adapters: equal for equal models, on any machine. Computed at the first call after a change, in
-  // about the time that unpacking all weights takes.
+  // A checksum of config, weights, adapters and the way of computing: equal for equal models, on any machine. Computed at the first
+  // call after a change, in about the time that unpacking all weights takes.
   std::string fingerprint() const;
 
-  // The same without adapters, computed at each call.
+  // Of config and weights alone, computed at each call.
   std::string weights_fingerprint() const;
 
   // Decode sessions alive.
@@ -136,7 +136,7 @@ class ModelChange {
   // The adapters that are attached are part of the weights now. Commits.
   void finish_merge() noexcept;
 
-  // f16 and bf16 matrices become f32, exactly; quantised ones stay. Commits, where there were some.
+  // f16 and bf16 matrices become f32, exactly, and are computed exactly; quantised ones stay. Commits, where there were some.
   void widen();
 
   // All values of a parameter; f16 and bf16 round to nearest even. Commits. Fails with out_of_range (no such name),

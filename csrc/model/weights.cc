@@ -12,6 +12,19 @@ namespace {
 
 constexpr char kRotaryFactors[] = "rotary.factors";
 
+// The parameters, where `compute` has something to compute with.
+std::vector<ParameterInfo> checked(std::vector<ParameterInfo> parameters, const ModelConfig& config,
+                                   Compute compute) {
+  const auto is_multiplied_as_bf16 = [&](const ParameterInfo& p) {
+    return p.type == DType::bf16 && p.name != "embedding.position" &&
+           (p.name != "embedding.token" || config.tied_head);
+  };
+  if (compute == Compute::bf16 && std::ranges::none_of(parameters, is_multiplied_as_bf16))
+    fail(Status::unsupported,
+         "compute bf16 needs matrices of bf16, and the model multiplies with none; load it with type bf16");
+  return parameters;
+}
+
 }  // namespace
 
 std::vector<ParameterInfo> parameter_list(const ModelConfig& c, DType type) {
@@ -55,8 +68,11 @@ std::vector<ParameterInfo> parameter_list(const ModelConfig& c, DType type) {
 }
 
 Weights::Weights(const Device& device, const ModelConfig& config, std::vector<ParameterInfo> parameters,
-                 std::shared_ptr<MemoryAccount> account)
-    : ParameterStore(device, std::move(parameters), std::move(account), "the weights"), config_(config) {
+                 std::shared_ptr<MemoryAccount> account, Compute compute)
+    : ParameterStore(device, checked(std::move(parameters), config, compute), std::move(account),
+                     "the weights"),
+      config_(config) {
+  step_model_.compute = compute;
   build_step_model();
 }
 
@@ -72,6 +88,7 @@ void Weights::build_step_model() {
     if (it == by_name.end()) return {};
     PackedMatrix found = matrix(it->second);
     found.bias = bias;
+    if (found.type == DType::bf16) found.compute = step_model_.compute;
     return found;
   };
   auto linear = [&](const std::string& name) { return table(name + ".weight", vector(name + ".bias")); };

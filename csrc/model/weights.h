@@ -28,9 +28,10 @@ struct LinearPlace {
 
 class Weights : public ParameterStore {
  public:
-  // `parameters` is parameter_list's, with the types that the matrices shall have.
+  // `parameters` is parameter_list's, with the types that the matrices shall have. Fails with unsupported where `compute` is
+  // bf16 and no matrix that steps multiply with is.
   Weights(const Device& device, const ModelConfig& config, std::vector<ParameterInfo> parameters,
-          std::shared_ptr<MemoryAccount> account);
+          std::shared_ptr<MemoryAccount> account, Compute compute = Compute::exact);
 
   const ModelConfig& config() const noexcept { return config_; }
   const StepModel& step_model() const noexcept { return step_model_; }
@@ -43,8 +44,8 @@ class Weights : public ParameterStore {
   // The largest rank of the adapters that are set.
   void set_adapter_rank(uint32_t rank) noexcept { step_model_.adapter_rank = rank; }
 
-  // Makes f16 and bf16 matrices f32, exactly; quantised ones stay. False: there were none. Takes the memory of both while
-  // it works; names of parameters keep their addresses, adapters are forgotten.
+  // Makes f16 and bf16 matrices f32, exactly; quantised ones stay. False: there were none. What is left is computed exactly.
+  // Takes the memory of both while it works; names of parameters keep their addresses, adapters are forgotten.
   bool widen(const std::shared_ptr<MemoryAccount>& account);
 
   void set_rows(size_t index, uint32_t first, uint32_t rows, const std::byte* file_rows) override;

@@ -7,8 +7,10 @@
 namespace riftco {
 namespace {
 
-PackedMatrix without_adapter(PackedMatrix m) {
+// The matrix alone; training multiplies exactly, whatever steps do.
+PackedMatrix alone(PackedMatrix m) {
   m.adapter = nullptr;
+  m.compute = Compute::exact;
   return m;
 }
 
@@ -16,7 +18,7 @@ PackedMatrix without_adapter(PackedMatrix m) {
 // one chunk.
 template <class Fn>
 void for_each_float_chunk(const TrainingContext& c, const PackedMatrix& m, Fn fn) {
-  if (m.type == DType::f32) return fn(without_adapter(m), 0u);
+  if (m.type == DType::f32) return fn(alone(m), 0u);
   const size_t row = row_bytes(m.type, m.inputs);
   for (uint32_t first = 0; first < m.outputs; first += kChunkOutputs) {
     const uint32_t count = std::min(kChunkOutputs, m.outputs - first);
@@ -126,7 +128,7 @@ void linear_forward(const TrainingContext& c, const PackedMatrix& m, const Opera
       multiply(c, floats, x, y + first, m.outputs, accumulate);
     });
   } else {
-    multiply(c, without_adapter(m), x, y, m.outputs, accumulate);
+    multiply(c, alone(m), x, y, m.outputs, accumulate);
   }
   if (!m.adapter) return;
   const float* low = low_rank(c, *m.adapter, x);

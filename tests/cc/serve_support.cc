@@ -159,7 +159,8 @@ ModelConfig tiny_config(uint32_t context) {
 std::shared_ptr<DecoderOnlyTransformer> random_model(const ModelConfig& config, DType type,
                                                      const ModelOptions& options) {
   auto account = std::make_shared<MemoryAccount>();
-  auto weights = std::make_unique<Weights>(options.device, config, parameter_list(config, type), account);
+  auto weights = std::make_unique<Weights>(options.device, config, parameter_list(config, type), account,
+                                           options.compute);
   for (size_t i = 0; i < weights->parameters().size(); ++i) {
     const ParameterInfo& p = weights->parameters()[i];
     const float gain = p.name.ends_with(".v.weight") ? options.value_gain : 1.0f;

@@ -35,6 +35,7 @@ struct ModelOptions {
   uint64_t seed = 1;
   float value_gain = 1;               // of the values that attention adds up
   bool last_token_overflows = false;  // float models: decoding the last token of the vocabulary is non_finite
+  Compute compute = Compute::exact;
 };
 
 // Weights from a counter-based generator: the same for the same seed, whatever the device and the threads.

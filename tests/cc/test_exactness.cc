@@ -26,18 +26,23 @@ struct Family {
   DType type;
   DType cache = DType::f32;
   uint32_t adapters = 0;  // LoraTarget bits
+  Compute compute = Compute::exact;
 };
 
-const Family kFamilies[] = {{"llama_f32", test::llama_config(), DType::f32},
-                            {"llama_f16", test::llama_config(), DType::f16},
-                            {"llama_q4_1", test::llama_config(), DType::q4_1},
-                            {"llama_q8_0", test::llama_config(), DType::q8_0},
-                            {"gpt2_f32", test::gpt2_config(), DType::f32},
-                            {"window_f32", test::window_config(), DType::f32},
-                            {"llama_f32_cache_f16", test::llama_config(), DType::f32, DType::f16},
-                            {"gpt2_f32_cache_bf16", test::gpt2_config(), DType::f32, DType::bf16},
-                            {"window_f32_cache_f16", test::window_config(), DType::f32, DType::f16},
-                            {"llama_q8_0_adapters", test::llama_config(), DType::q8_0, DType::f32, 255}};
+const Family kFamilies[] = {
+    {"llama_f32", test::llama_config(), DType::f32},
+    {"llama_f16", test::llama_config(), DType::f16},
+    {"llama_bf16", test::llama_config(), DType::bf16},
+    {"llama_q4_1", test::llama_config(), DType::q4_1},
+    {"llama_q8_0", test::llama_config(), DType::q8_0},
+    {"gpt2_f32", test::gpt2_config(), DType::f32},
+    {"window_f32", test::window_config(), DType::f32},
+    {"llama_f32_cache_f16", test::llama_config(), DType::f32, DType::f16},
+    {"gpt2_f32_cache_bf16", test::gpt2_config(), DType::f32, DType::bf16},
+    {"window_f32_cache_f16", test::window_config(), DType::f32, DType::f16},
+    {"llama_q8_0_adapters", test::llama_config(), DType::q8_0, DType::f32, 255},
+    {"gpt2_compute_bf16", test::gpt2_config(), DType::bf16, DType::f32, 0, Compute::bf16},
+    {"llama_compute_bf16_adapters", test::llama_config(), DType::bf16, DType::f32, 255, Compute::bf16}};
 
 // The plain path: a contiguous cache, one thread, one token at a time. Row i follows tokens[0 .. i].
 struct Truth {
@@ -57,7 +62,8 @@ class Exactness : public testing::TestWithParam<size_t> {
     return slot;
   }
 
-  static std::shared_ptr<DecoderOnlyTransformer> new_model(const test::ModelOptions& options) {
+  static std::shared_ptr<DecoderOnlyTransformer> new_model(test::ModelOptions options) {
+    options.compute = family().compute;
     auto made = test::random_model(family().config, family().type, options);
     if (family().adapters)
       test::attach_random_lora(*made, {.rank = 5, .targets = family().adapters, .alpha = 10, .seed = 3});
@@ -270,7 +276,8 @@ TEST_P(Exactness, ModelsAreRightAndNotDegenerate) {
     error += (logits[i] - expected[i]) * (logits[i] - expected[i]);
     size += expected[i] * expected[i];
   }
-  const double rounding = family().cache == DType::f32 ? 1e-5 : family().cache == DType::f16 ? 2e-3 : 2e-2;
+  const bool rounds_to_bf16 = family().cache == DType::bf16 || family().compute == Compute::bf16;
+  const double rounding = rounds_to_bf16 ? 2e-2 : family().cache == DType::f16 ? 2e-3 : 1e-5;
   EXPECT_LT(std::sqrt(error / size), is_quantised(family().type) ? 0.05 : rounding);
   double mean = 0;
   for (double entropy : plain.entropies) {

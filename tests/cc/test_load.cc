@@ -213,6 +213,32 @@ TEST(Load, ConvertingRefusesWhatTheTypeCannotHold) {
   }
 }
 
+TEST(Load, ComputeBf16IsAnotherModelOverTheSameWeights) {
+  const std::string path = (golden() / "models/llama-bf16").string();
+  const std::vector<uint32_t> ids = read_golden(path + "/golden.bin").back().ids;
+  const auto exact = load_model(path, {}), rounding = load_model(path, {.compute = Compute::bf16});
+  EXPECT_EQ(exact->weights().step_model().compute, Compute::exact);
+  EXPECT_EQ(rounding->weights().step_model().compute, Compute::bf16);
+  EXPECT_NE(logits_of(rounding, ids), logits_of(exact, ids));
+  EXPECT_NE(rounding->fingerprint(), exact->fingerprint());
+  EXPECT_EQ(rounding->weights_fingerprint(), exact->weights_fingerprint());
+  for (const auto& model : {exact, rounding}) ModelChange(*model, "a test").widen();
+  EXPECT_EQ(logits_of(rounding, ids), logits_of(exact, ids));
+  EXPECT_EQ(rounding->fingerprint(), exact->fingerprint());
+
+  const LoadOptions converting{.type = DType::bf16, .compute = Compute::bf16};
+  EXPECT_EQ(create_model({}, nullptr, 7, converting)->weights().step_model().compute, Compute::bf16);
+  const std::string floats = (golden() / "models/llama-gqa-untied").string();
+  EXPECT_EQ(load_model(floats, converting)->weights().step_model().compute, Compute::bf16);
+  for (const std::optional<DType> type : {std::optional<DType>(), std::optional(DType::q8_0)}) {
+    const LoadOptions options{.type = type, .compute = Compute::bf16};
+    const std::string expected =
+        "compute bf16 needs matrices of bf16, and the model multiplies with none; load it with type bf16";
+    EXPECT_EQ(outcome([&] { return load_model(floats, options); }), expected);
+    EXPECT_EQ(outcome([&] { return create_model({}, nullptr, 7, options); }), expected);
+  }
+}
+
 TEST(Load, InspectDescribesEveryFormat) {
   for (const fs::path& path : model_paths()) {
     const json info = json::parse(inspect_model(path.string()));

@@ -289,6 +289,23 @@ TEST(Trainer, SixteenBitsBecomeFloats) {
   }
 }
 
+TEST(Trainer, TrainsExactlyWhateverStepsCompute) {
+  test::ModelOptions rounding;
+  rounding.compute = Compute::bf16;
+  const Model model = make(kKinds[3], rounding), exact = make(kKinds[3]);
+  Trainer trainer(model, {}), other(exact, {});
+  for (int i = 0; i < 3; i++) EXPECT_EQ(trainer.step(Data().batch()).loss, other.step(Data().batch()).loss);
+  EXPECT_EQ(values_of(*model), values_of(*exact));
+  EXPECT_EQ(model->weights().step_model().compute, Compute::bf16);
+
+  const Model narrow = test::random_model(gpt2(), DType::bf16, rounding);
+  Trainer(narrow, {}).step(Data().batch());
+  const Model same = test::random_model(gpt2(), DType::bf16);
+  Trainer(same, {}).step(Data().batch());
+  EXPECT_EQ(narrow->weights().step_model().compute, Compute::exact);
+  EXPECT_EQ(narrow->fingerprint(), same->fingerprint());
+}
+
 TEST(Trainer, QuantisedWeightsAreRefusedWithTheWayOut) {
   const auto failure = failure_of([&] { Trainer(test::random_model(llama(), DType::q8_0), {}); });
   EXPECT_EQ(failure.status, Status::unsupported);

@@ -77,6 +77,53 @@ TEST(Weights, TheStepModelNamesEveryParameter) {
   EXPECT_LT(tied.bytes(), weights.bytes());
 }
 
+TEST(Weights, OnlyMatricesOfBf16AreComputedAsBf16) {
+  ModelConfig config;
+  std::vector<ParameterInfo> mixed = parameter_list(config, DType::bf16);
+  for (ParameterInfo& p : mixed)
+    if (p.name == "layers.1.up.weight") p.type = DType::q8_0;
+  Weights weights(find_device(0), config, mixed, nullptr, Compute::bf16);
+  EXPECT_EQ(weights.step_model().compute, Compute::bf16);
+  for (const LayerWeights& l : weights.step_model().layers)
+    for (const PackedMatrix* p : {&l.q, &l.k, &l.v, &l.o, &l.up, &l.down})
+      EXPECT_EQ(p->compute, p->type == DType::bf16 ? Compute::bf16 : Compute::exact);
+  EXPECT_EQ(weights.step_model().layers[1].up.type, DType::q8_0);
+  EXPECT_EQ(weights.step_model().head.compute, Compute::bf16);
+
+  EXPECT_TRUE(weights.widen(nullptr));
+  EXPECT_EQ(weights.step_model().compute, Compute::exact);
+  for (const LayerWeights& l : weights.step_model().layers)
+    for (const PackedMatrix* p : {&l.q, &l.k, &l.v, &l.o, &l.up, &l.down})
+      EXPECT_EQ(p->compute, Compute::exact);
+  EXPECT_EQ(weights.step_model().head.compute, Compute::exact);
+}
+
+// A table of embeddings is no matrix that steps multiply with, unless it is the head too.
+TEST(Weights, ComputeBf16NeedsAMatrixOfBf16) {
+  ModelConfig config;
+  const auto with_bf16 = [&](const std::string& name) {
+    std::vector<ParameterInfo> list = parameter_list(config, DType::f32);
+    for (ParameterInfo& p : list)
+      if (p.name.starts_with(name)) p.type = DType::bf16;
+    Weights(find_device(0), config, list, std::make_shared<MemoryAccount>(0), Compute::bf16);
+  };
+  const auto status_of = [&](const std::string& name) {
+    try {
+      with_bf16(name);
+    } catch (const Error& error) {
+      return error.status();
+    }
+    return Status::ok;
+  };
+  EXPECT_EQ(status_of("none"), Status::unsupported);
+  EXPECT_EQ(status_of("embedding."), Status::unsupported);
+  EXPECT_EQ(status_of("layers.3.k.weight"), Status::out_of_memory) << "accepted, and then there is no memory";
+  EXPECT_EQ(status_of("head.weight"), Status::out_of_memory);
+  config.tied_head = true;
+  EXPECT_EQ(status_of("embedding.position"), Status::unsupported);
+  EXPECT_EQ(status_of("embedding.token"), Status::out_of_memory);
+}
+
 TEST(Weights, RefuseValuesThatAreNotFiniteAndRowsBeyondTheEnd) {
   const ModelConfig config;
   Weights weights(find_device(0), config, parameter_list(config, DType::f32), nullptr);
