@@ -145,9 +145,47 @@ static void test_types(void) {
     REFUSED(rt_model_load(path, strlen(path), &options, &model), RT_INVALID_ARGUMENT, "options.type");
     REFUSED(rt_model_load_buffer(data, size, &options, &model), RT_INVALID_ARGUMENT, "options.type");
   }
+  CHECK(model == NULL);
+}
+
+static int32_t compute_of(const rt_model* model) {
+  rt_model_info info;
+  memset(&info, 0, sizeof info);
+  info.struct_size = sizeof info;
+  OK(rt_model_get_info(model, &info));
+  return info.compute;
+}
+
+static void test_compute(void) {
+  rt_model_load_options options;
+  rt_model_config config;
+  rt_model* model = NULL;
+  OK(rt_model_load_options_init(&options, sizeof options));
+  CHECK(options.compute == RT_COMPUTE_EXACT);
+  OK(rt_model_config_init(&config, sizeof config));
+  options.compute = RT_COMPUTE_BF16; /* the file's matrices are float32, as those of a new model are */
+  REFUSED(rt_model_load(path, strlen(path), &options, &model), RT_UNSUPPORTED, "type bf16");
+  REFUSED(rt_model_load_buffer(data, size, &options, &model), RT_UNSUPPORTED, "type bf16");
+  REFUSED(rt_model_create(&config, NULL, 1, &options, &model), RT_UNSUPPORTED, "type bf16");
+  options.type = RT_TYPE_F16;
+  REFUSED(rt_model_load(path, strlen(path), &options, &model), RT_UNSUPPORTED, "type bf16");
   options.type = RT_TYPE_BF16;
-  options.reserved = 1;
-  REFUSED(rt_model_load(path, strlen(path), &options, &model), RT_INVALID_ARGUMENT, "options.reserved");
+  for (options.compute = RT_COMPUTE_EXACT; options.compute <= RT_COMPUTE_BF16; options.compute++) {
+    OK(rt_model_load(path, strlen(path), &options, &model));
+    CHECK(compute_of(model) == options.compute);
+    rt_model_release(model);
+    OK(rt_model_load_buffer(data, size, &options, &model));
+    CHECK(compute_of(model) == options.compute);
+    rt_model_release(model);
+    OK(rt_model_create(&config, NULL, 1, &options, &model));
+    CHECK(compute_of(model) == options.compute);
+    rt_model_release(model);
+  }
+  for (options.compute = -1; options.compute <= RT_COMPUTE_BF16 + 1; options.compute += RT_COMPUTE_BF16 + 2) {
+    REFUSED(rt_model_load(path, strlen(path), &options, &model), RT_INVALID_ARGUMENT, "options.compute");
+    REFUSED(rt_model_load_buffer(data, size, &options, &model), RT_INVALID_ARGUMENT, "options.compute");
+    REFUSED(rt_model_create(&config, NULL, 1, &options, &model), RT_INVALID_ARGUMENT, "options.compute");
+  }
   CHECK(model == NULL);
 }
 
@@ -248,6 +286,7 @@ int main(int argc, char** argv) {
   test_buffer();
   test_progress_and_cancel();
   test_types();
+  test_compute();
   test_memory_limits();
   free(data);
   return check_end();

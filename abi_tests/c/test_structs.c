@@ -176,7 +176,7 @@ typedef struct {
 
 static const output outputs[] = {
     {"rt_model_config", 136, sizeof(rt_model_config), fill_config},
-    {"rt_model_info", 72, sizeof(rt_model_info), fill_info},
+    {"rt_model_info", 80, sizeof(rt_model_info), fill_info},
     {"rt_lora_options", 32, sizeof(rt_lora_options), fill_lora_options},
     {"rt_training_metrics", 48, sizeof(rt_training_metrics), fill_metrics},
     {"rt_trainer_info", 40, sizeof(rt_trainer_info), fill_trainer_info},

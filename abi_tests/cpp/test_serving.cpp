@@ -122,6 +122,18 @@ void test_buffers(const std::string& scratch) {
   CHECK(converted.logits(ids) == again.logits(ids));
   CHECK(artifacts::ModelSnapshot(path).load(ExecutionBackend::Cpu, 0, ElementType::Bf16).logits(ids) ==
         again.logits(ids));
+  using artifacts::Compute;
+  const artifacts::Model rounding(path, ExecutionBackend::Cpu, 0, ElementType::Bf16, Compute::Bf16);
+  CHECK(rounding.info().compute == RT_COMPUTE_BF16 && converted.info().compute == RT_COMPUTE_EXACT);
+  CHECK(rounding.logits(ids) != again.logits(ids));
+  CHECK(artifacts::ModelSnapshot(path)
+            .load(ExecutionBackend::Cpu, 0, ElementType::Bf16, Compute::Bf16)
+            .logits(ids) == rounding.logits(ids));
+  const artifacts::Model from_bytes(std::as_bytes(std::span(bytes)), ExecutionBackend::Cpu, 0,
+                                    ElementType::Keep, Compute::Bf16);
+  CHECK(from_bytes.logits(ids) == rounding.logits(ids));
+  THROWS(RT_UNSUPPORTED, "type bf16",
+         artifacts::Model(path, ExecutionBackend::Cpu, 0, ElementType::Keep, Compute::Bf16));
   THROWS(RT_CORRUPT_DATA, "the buffer", artifacts::Model(std::as_bytes(std::span(bytes).first(50))));
   THROWS(RT_INVALID_ARGUMENT, "the suffix names no format", model.save(scratch + "/a.bin"));
 }

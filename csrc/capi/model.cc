@@ -14,6 +14,7 @@ static_assert(RT_POSITION_ROTARY == int32_t(PositionKind::rotary) && RT_NORM_RMS
 static_assert(RT_ACTIVATION_GELU_TANH == int32_t(Activation::gelu_tanh));
 static_assert(RT_ROTARY_SCALING_FACTORS == int32_t(RotaryScaling::factors));
 static_assert(RT_ACTIVATION_SILU_GATED == int32_t(Activation::silu_gated));
+static_assert(RT_COMPUTE_BF16 == int32_t(Compute::bf16));
 static_assert(int(FileFormat::hugging_face) == RT_FORMAT_HUGGING_FACE - RT_FORMAT_RIFT);
 static_assert(int(RT_BIAS_Q) == int(kBiasQ) && int(RT_BIAS_NORMS) == int(kBiasNorms));
 
@@ -28,11 +29,11 @@ std::optional<DType> type_argument(int32_t type) {
 
 LoadOptions load_options(const rt_model_load_options* given) {
   const rt_model_load_options options = read_struct(given, rt_model_load_options{}, "options");
-  check_reserved(options.reserved, "options.reserved");
   return {.backend = options.backend,
           .threads = options.threads,
           .memory_limit = options.memory_limit == 0 ? UINT64_MAX : options.memory_limit,
           .type = type_argument(options.type),
+          .compute = choice_argument<Compute>(options.compute, RT_COMPUTE_BF16, "options.compute"),
           .progress = Progress("loading", cancel_flag(options.cancel, "options.cancel"), options.progress,
                                options.progress_user_data)};
 }
@@ -223,7 +224,9 @@ rt_status rt_model_get_info(const rt_model* model, rt_model_info* info) {
                   .session_count = object.session_count(),
                   .tensor_count = object.parameter_count(),
                   .metadata_count = object.metadata().size(),
-                  .parameter_epoch = object.parameter_epoch()});
+                  .parameter_epoch = object.parameter_epoch(),
+                  .compute = int32_t(object.weights().step_model().compute),
+                  .reserved = 0});
   });
 }
 

@@ -21,6 +21,12 @@ enum {
   RT_TYPE_Q4_0 = 5
 };
 
+/* How steps multiply with matrices of bf16. EXACT: with the inputs as they are, float32. BF16: with the inputs rounded to
+ * bf16, nearest even, the sums as always in float32. That is another result, the same bits on every machine (but numbers
+ * below 2^-126 may count as zero), and faster where the processor multiplies bf16 itself (AVX512_BF16); elsewhere nothing
+ * is gained. Training is always exact. */
+enum { RT_COMPUTE_EXACT = 0, RT_COMPUTE_BF16 = 1 };
+
 typedef struct rt_model_load_options {
   uint64_t struct_size;
   int32_t backend;         /* RT_BACKEND_*; default CPU */
@@ -33,7 +39,7 @@ typedef struct rt_model_load_options {
   int32_t
       type; /* RT_TYPE_*; default keep. Matrices are converted piece by piece as they are read, to the bits
                             that saving with this type and loading gives; norms and biases are float32 in any case */
-  uint32_t reserved; /* 0 */
+  int32_t compute; /* RT_COMPUTE_*; default exact. RT_UNSUPPORTED without matrices of bf16 to multiply with */
 } rt_model_load_options;
 
 RT_API rt_status RT_CALL rt_model_load_options_init(rt_model_load_options* options, uint64_t size);
@@ -169,6 +175,8 @@ typedef struct rt_model_info {
   uint64_t tensor_count;    /* parameters by name: rt_model_parameter */
   uint64_t metadata_count;  /* keys: rt_model_metadata_key */
   uint64_t parameter_epoch; /* changes of parameters so far */
+  int32_t compute;          /* RT_COMPUTE_*; exact once training or merging has made its matrices float32 */
+  uint32_t reserved;        /* 0 */
 } rt_model_info;
 
 RT_API rt_status RT_CALL rt_model_get_config(const rt_model* model, rt_model_config* config);

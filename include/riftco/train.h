@@ -74,7 +74,8 @@ typedef struct rt_training_batch {
 } rt_training_batch;
 
 /* FLASH keeps row statistics of attention, MATERIALIZED keeps [sequences, heads, length, length] probabilities;
- * both compute the same. SERVING is the inference kernels' (int8 activations on quantised weights). */
+ * both compute the same. SERVING is the inference kernels' (int8 activations on quantised weights, inputs
+ * rounded to bf16 where the model computes so). */
 enum { RT_ATTENTION_FLASH = 0, RT_ATTENTION_MATERIALIZED = 1, RT_ATTENTION_SERVING = 2 };
 
 /* Mean cross-entropy (nats) over the counted targets of a batch. Changes nothing; sessions may be alive.

@@ -24,20 +24,25 @@ enum class ElementType : std::int32_t {
   Q4_0 = RT_TYPE_Q4_0,
 };
 
+// How steps multiply with matrices of bf16: with the inputs as they are, or rounded to bf16 as well (riftco/model.h).
+enum class Compute : std::int32_t { Exact = RT_COMPUTE_EXACT, Bf16 = RT_COMPUTE_BF16 };
+
 // Any number of sessions and engines share one; it may be destroyed before them.
 class Model {
  public:
   // From a .gguf file, a .rift file or a Hugging Face folder. threads 0: the CPUs that the process may use.
   explicit Model(std::string_view path, ExecutionBackend backend = ExecutionBackend::Cpu,
-                 std::uint32_t threads = 0, ElementType type = ElementType::Keep) {
-    const rt_model_load_options options = load_options(backend, threads, type);
+                 std::uint32_t threads = 0, ElementType type = ElementType::Keep,
+                 Compute compute = Compute::Exact) {
+    const rt_model_load_options options = load_options(backend, threads, type, compute);
     handle_ = detail::make<Handle>(rt_model_load, path.data(), path.size(), &options);
   }
 
   // From the bytes of a .gguf or .rift file, which are read here only.
   explicit Model(std::span<const std::byte> file, ExecutionBackend backend = ExecutionBackend::Cpu,
-                 std::uint32_t threads = 0, ElementType type = ElementType::Keep) {
-    const rt_model_load_options options = load_options(backend, threads, type);
+                 std::uint32_t threads = 0, ElementType type = ElementType::Keep,
+                 Compute compute = Compute::Exact) {
+    const rt_model_load_options options = load_options(backend, threads, type, compute);
     handle_ = detail::make<Handle>(rt_model_load_buffer, file.data(), file.size(), &options);
   }
 
@@ -45,8 +50,8 @@ class Model {
   // rt_model_config_init.
   Model(const rt_model_config& config, const Tokenizer& tokenizer, std::uint64_t seed,
         ExecutionBackend backend = ExecutionBackend::Cpu, std::uint32_t threads = 0,
-        ElementType type = ElementType::Keep) {
-    const rt_model_load_options options = load_options(backend, threads, type);
+        ElementType type = ElementType::Keep, Compute compute = Compute::Exact) {
+    const rt_model_load_options options = load_options(backend, threads, type, compute);
     handle_ = detail::make<Handle>(rt_model_create, &config, tokenizer.get(), seed, &options);
   }
 
@@ -130,12 +135,13 @@ class Model {
   rt_model* get() const noexcept { return handle_.get(); }
 
  private:
-  static rt_model_load_options load_options(ExecutionBackend backend, std::uint32_t threads,
-                                            ElementType type) {
+  static rt_model_load_options load_options(ExecutionBackend backend, std::uint32_t threads, ElementType type,
+                                            Compute compute) {
     auto options = detail::defaults<rt_model_load_options>(rt_model_load_options_init);
     options.backend = static_cast<std::int32_t>(backend);
     options.threads = threads;
     options.type = static_cast<std::int32_t>(type);
+    options.compute = static_cast<std::int32_t>(compute);
     return options;
   }
 

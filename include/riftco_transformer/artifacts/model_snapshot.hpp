@@ -26,8 +26,8 @@ class ModelSnapshot {
   const std::string& description() const noexcept { return description_; }
 
   Model load(ExecutionBackend backend = ExecutionBackend::Cpu, std::uint32_t threads = 0,
-             ElementType type = ElementType::Keep) const {
-    return Model(path_, backend, threads, type);
+             ElementType type = ElementType::Keep, Compute compute = Compute::Exact) const {
+    return Model(path_, backend, threads, type, compute);
   }
 
  private:
