@@ -108,6 +108,15 @@ GROUPS = {
         (),
         targets={"decode": 1.7},
     ),
+    "gpt2-compute-bf16": Group(  # its own exact way takes the peer's place
+        {
+            "riftco": Side("riftco", "gpt2-f32.gguf", "bf16 bf16"),
+            "riftco exact": Side("riftco", "gpt2-f32.gguf", "bf16"),
+        },
+        0,
+        (512,),
+        (),
+    ),
     **{f"smollm2-{kind}": _against_llama(f"smollm2-{kind}.gguf") for kind in ("q4_0", "q8_0", "q6_k")},
     **{f"llama-1b-{kind}": _against_llama(f"llama-1b-{kind}.gguf") for kind in ("q4_k", "q5_k", "q6_k")},
 }

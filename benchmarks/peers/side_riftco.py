@@ -1,4 +1,4 @@
-"""This project. Variants: empty, or the type that the matrices become at load."""
+"""This project. Variants: empty, or the type that the matrices become at load, and a way of computing behind a space."""
 
 import numpy as np
 from riftco_transformer import __version__
@@ -12,7 +12,7 @@ class Engine:
     version = __version__
 
     def __init__(self, path: str, threads: int, variant: str):
-        options = {"type": variant} if variant else {}
+        options = dict(zip(("type", "compute"), variant.split(), strict=False))
         self._model = Model.load(path, "cpu", threads, **options)
         self.vocabulary = self._model.config.vocabulary_size
         self._words = None

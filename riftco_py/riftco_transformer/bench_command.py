@@ -13,7 +13,15 @@ from rich.table import Table
 
 from . import __version__
 from .benchmark import Figure, cpu_isa, measure
-from .command_options import ElementType, JsonOption, ModelArgument, ThreadsOption, TypeOption
+from .command_options import (
+    Compute,
+    ComputeOption,
+    ElementType,
+    JsonOption,
+    ModelArgument,
+    ThreadsOption,
+    TypeOption,
+)
 from .console import write_json
 from .errors import CorruptDataError
 from .pull import resolve
@@ -25,6 +33,7 @@ def bench(
     source: ModelArgument,
     threads: ThreadsOption = 0,
     element_type: TypeOption = ElementType.keep,
+    compute: ComputeOption = Compute.exact,
     repeats: Annotated[int, typer.Option(min=1, help="Turns that count; one before them warms up.")] = 5,
     compare: Annotated[
         Path | None, typer.Option(metavar="OLD.json", help="Also show ratios to what --json printed before.")
@@ -37,12 +46,13 @@ def bench(
     the weights, taken in the same turns, or as ratios.
     """
     old = _read_figures(compare) if compare else {}
-    figures = _measure_with_bar(resolve(source), threads, element_type.value, repeats)
+    figures = _measure_with_bar(resolve(source), threads, element_type.value, compute.value, repeats)
     document = {
         "version": __version__,
         "model": source,
         "threads": threads,
         "type": element_type.value,
+        "compute": compute.value,
         "isa": cpu_isa(),
         "figures": {name: figure._asdict() for name, figure in figures.items()},
     }
@@ -59,16 +69,19 @@ def bench(
     Console().print(table)
 
 
-def _measure_with_bar(path: Any, threads: int, element_type: str, repeats: int) -> dict[str, Figure]:
+def _measure_with_bar(
+    path: Any, threads: int, element_type: str, compute: str, repeats: int
+) -> dict[str, Figure]:
     console = Console(stderr=True)
     if not console.is_terminal:
-        return measure(path, threads, element_type, repeats)
+        return measure(path, threads, element_type, compute, repeats)
     with Progress(console=console, transient=True) as bars:
         task = bars.add_task("Measuring", total=repeats + 1)
         return measure(
             path,
             threads,
             element_type,
+            compute,
             repeats,
             lambda done, total: bars.update(task, completed=done, total=total),
         )

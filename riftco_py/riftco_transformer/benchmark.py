@@ -55,6 +55,7 @@ def measure(
     path: str,
     threads: int = 0,
     element_type: str = "keep",
+    compute: str = "exact",
     repeats: int = 5,
     turn_done: Callable[[int, int], None] | None = None,
 ) -> dict[str, Figure]:
@@ -67,7 +68,7 @@ def measure(
     """
     values: dict[str, list[float]] = {}
     start = time.perf_counter()
-    with Model.load(path, "cpu", threads, type=element_type) as model:
+    with Model.load(path, "cpu", threads, type=element_type, compute=compute) as model:
         values["load_seconds"] = [time.perf_counter() - start]
         for turn in range(repeats + 1):
             for name, value in _turn(model):
@@ -76,7 +77,7 @@ def measure(
             if turn_done:
                 turn_done(turn + 1, repeats + 1)
         values["weight_megabytes"] = [model.info.weight_bytes / 1e6]
-    memory = _peak_of_fresh_process(path, threads, element_type)
+    memory = _peak_of_fresh_process(path, threads, element_type, compute)
     if memory is not None:
         values["peak_memory_megabytes"] = [memory]
     return {name: Figure(statistics.median(v), min(v), max(v)) for name, v in values.items()}
@@ -148,16 +149,16 @@ def _batch_speed(model: Model, tokens: np.ndarray[Any, np.dtype[np.int64]], size
     return steps * len(tokens) / seconds
 
 
-def _peak_of_fresh_process(path: str, threads: int, element_type: str) -> float | None:
+def _peak_of_fresh_process(path: str, threads: int, element_type: str, compute: str) -> float | None:
     """Megabytes; None where the system does not say."""
     if not os.path.exists("/proc/self/status"):
         return None
-    command = [sys.executable, "-m", __name__, path, str(threads), element_type]
+    command = [sys.executable, "-m", __name__, path, str(threads), element_type, compute]
     return float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout) / 1e6
 
 
-def _print_peak(path: str, threads: int, element_type: str) -> None:
-    with Model.load(path, "cpu", threads, type=element_type) as model:
+def _print_peak(path: str, threads: int, element_type: str, compute: str) -> None:
+    with Model.load(path, "cpu", threads, type=element_type, compute=compute) as model:
         sizes, vocabulary = Sizes.of(model.config.maximum_context), model.config.vocabulary_size
         with model.decode_session(factory=KvCacheFactory.paged(model)) as session:
             logits = session.prefill(np.arange(sizes.prompt) % vocabulary)
@@ -168,4 +169,4 @@ def _print_peak(path: str, threads: int, element_type: str) -> None:
 
 
 if __name__ == "__main__":
-    _print_peak(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    _print_peak(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4])

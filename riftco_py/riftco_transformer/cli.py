@@ -21,6 +21,8 @@ from .artifacts import ModelBundle
 from .bench_command import bench
 from .command_options import (
     AdapterOption,
+    Compute,
+    ComputeOption,
     ElementType,
     FrequencyPenaltyOption,
     JsonOption,
@@ -139,6 +141,7 @@ def generate_command(
     backend: Annotated[Backend, typer.Option(help="Where to run.")] = Backend.cpu,
     threads: ThreadsOption = 0,
     element_type: TypeOption = ElementType.keep,
+    compute: ComputeOption = Compute.exact,
     adapter: AdapterOption = None,
     cache: Annotated[Cache, typer.Option(help="Kind of key/value cache.")] = Cache.paged,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens per page of a paged cache.")] = 16,
@@ -152,7 +155,9 @@ def generate_command(
     text = _argument(prompt) if prompt != "-" else sys.stdin.buffer.read().removesuffix(b"\n")
     streaming = sys.stdout.isatty() and not as_json
     bundle = ModelBundle.load(resolve(model))
-    with bundle.instantiate(backend.value, threads, type=element_type.value) as runtime:
+    with bundle.instantiate(
+        backend.value, threads, type=element_type.value, compute=compute.value
+    ) as runtime:
         if adapter is not None:
             runtime.model.load_lora(os.fsencode(adapter))
         generator = TextGenerator(

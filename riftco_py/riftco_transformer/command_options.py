@@ -21,6 +21,13 @@ class ElementType(str, Enum):
     q4_0 = "q4_0"
 
 
+class Compute(str, Enum):
+    """How steps multiply with matrices of bf16, by name."""
+
+    exact = "exact"
+    bf16 = "bf16"
+
+
 ModelArgument = Annotated[
     str,
     typer.Argument(
@@ -38,6 +45,10 @@ ThreadsOption = Annotated[int, typer.Option(min=0, help="0: the CPUs that the pr
 
 TypeOption = Annotated[
     ElementType, typer.Option("--type", help="What the matrices become as they are loaded.")
+]
+ComputeOption = Annotated[
+    Compute,
+    typer.Option(help="bf16: round what matrices of bf16 multiply too; faster with AVX512_BF16 only."),
 ]
 
 # --- how tokens are chosen: names and meanings of `GenerationOptions` ---

@@ -60,6 +60,7 @@ FORMATS: dict[str, int] = {
 TYPES: dict[str, int] = {
     name: getattr(lib, f"RT_TYPE_{name.upper()}") for name in ("keep", "f32", "f16", "bf16", "q8_0", "q4_0")
 }
+COMPUTES: dict[str, int] = {"exact": lib.RT_COMPUTE_EXACT, "bf16": lib.RT_COMPUTE_BF16}
 _CHOICES: dict[str, dict[str, int]] = {
     "position": {"learned": lib.RT_POSITION_LEARNED, "rotary": lib.RT_POSITION_ROTARY},
     "norm": {"layer": lib.RT_NORM_LAYER, "rms": lib.RT_NORM_RMS},
@@ -179,6 +180,8 @@ class ModelInfo(NamedTuple):
     """Parameters by name."""
     parameter_epoch: int
     """Changes of parameters so far."""
+    compute: str
+    """How steps multiply with matrices of bf16: "exact" or "bf16"."""
 
 
 class LoraInfo(NamedTuple):
@@ -193,12 +196,13 @@ class LoraInfo(NamedTuple):
     """That A was drawn from; 0 for adapters from a file."""
 
 
-def _load_options(backend: str, threads: int, memory_limit: int, type: str) -> Any:
+def _load_options(backend: str, threads: int, memory_limit: int, type: str, compute: str) -> Any:
     settings = options("rt_model_load_options")
     settings.backend = choice(backend, "backend", BACKENDS)
     settings.threads = integer(threads, "threads", UINT32_MAX)
     settings.memory_limit = integer(memory_limit, "memory_limit")
     settings.type = choice(type, "type", TYPES)
+    settings.compute = choice(compute, "compute", COMPUTES)
     return settings
 
 
@@ -240,6 +244,7 @@ class Model(Handle):
         threads: int = 0,
         *,
         type: str = "keep",
+        compute: str = "exact",
         memory_limit: int = 0,
         progress: Progress | None = None,
         cancel: CancelFlag | None = None,
@@ -249,11 +254,13 @@ class Model(Handle):
 
         threads: 0 for the CPUs that the process may use. type: what the matrices become, piece by piece as
         they are read: "keep", "f32", "f16", "bf16", "q8_0" or "q4_0", the same bits as saving with that type
-        and loading (`UnsupportedError` where a value is too large). memory_limit: bytes of weights and activations,
-        0 for none; what exceeds it, now or in a session, is an `OutOfMemoryError`. progress: called with
-        the bytes done and in all. A load that is cancelled leaves nothing.
+        and loading (`UnsupportedError` where a value is too large). compute: "bf16" rounds what is multiplied with
+        matrices of bf16 to bf16 too: other results, the same bits on every machine, and faster where the processor
+        multiplies bf16 itself (AVX512_BF16) but nowhere else; `UnsupportedError` without such matrices. memory_limit:
+        bytes of weights and activations, 0 for none; what exceeds it, now or in a session, is an `OutOfMemoryError`.
+        progress: called with the bytes done and in all. A load that is cancelled leaves nothing.
         """
-        origin, settings = Source(source), _load_options(backend, threads, memory_limit, type)
+        origin, settings = Source(source), _load_options(backend, threads, memory_limit, type, compute)
         native = watched(
             lambda: create(partial(origin.call, "rt_model_load"), "rt_model", settings),
             settings,
@@ -272,13 +279,14 @@ class Model(Handle):
         backend: str = "cpu",
         threads: int = 0,
         type: str = "keep",
+        compute: str = "exact",
         memory_limit: int = 0,
     ) -> Model:
         """A model with random parameters (normal, deviation 0.02; norms one, biases zero), the same for the
-        same seed on every machine; float32 where type is "keep", else as for `load`."""
+        same seed on every machine; float32 where type is "keep". The rest is `load`'s."""
         geometry = instance(config, "config", ModelConfig)._to_native() if config is not None else ffi.NULL
         text = instance(tokenizer, "tokenizer", Tokenizer)._pointer() if tokenizer is not None else ffi.NULL
-        number, settings = integer(seed, "seed"), _load_options(backend, threads, memory_limit, type)
+        number, settings = integer(seed, "seed"), _load_options(backend, threads, memory_limit, type, compute)
         return cls(
             watched(
                 lambda: create(lib.rt_model_create, "rt_model", geometry, text, number, settings), settings
@@ -295,9 +303,9 @@ class Model(Handle):
         """Back end, threads, memory and sessions now."""
         struct = output("rt_model_info")
         check(lib.rt_model_get_info(self._pointer(), struct))
-        names = {number: name for name, number in BACKENDS.items()}
+        backends, computes = ({number: name for name, number in of.items()} for of in (BACKENDS, COMPUTES))
         return ModelInfo(
-            names.get(struct.backend, "unknown"),
+            backends.get(struct.backend, "unknown"),
             struct.threads,
             struct.parameter_count,
             struct.weight_bytes,
@@ -305,6 +313,7 @@ class Model(Handle):
             struct.session_count,
             struct.tensor_count,
             struct.parameter_epoch,
+            computes.get(struct.compute, "unknown"),
         )
 
     def tokenizer(self) -> Tokenizer:

@@ -15,6 +15,8 @@ from .artifacts import ModelBundle
 from .chat import ChatSession, ChatTerminal
 from .command_options import (
     AdapterOption,
+    Compute,
+    ComputeOption,
     ElementType,
     FrequencyPenaltyOption,
     JsonOption,
@@ -65,6 +67,7 @@ def chat(
     speculation: SpeculationOption = 0,
     threads: ThreadsOption = 0,
     element_type: TypeOption = ElementType.keep,
+    compute: ComputeOption = Compute.exact,
     adapter: AdapterOption = None,
 ) -> int:
     """Talk with a model, by its own chat template: answers on stdout, all else on stderr.
@@ -86,7 +89,7 @@ def chat(
         "speculation": speculation,
     }
     bundle = ModelBundle.load(resolve(model))
-    with bundle.instantiate("cpu", threads, type=element_type.value) as runtime:
+    with bundle.instantiate("cpu", threads, type=element_type.value, compute=compute.value) as runtime:
         if adapter is not None:
             runtime.model.load_lora(os.fsencode(adapter))
         with ChatSession(runtime.model, system=system) as session:

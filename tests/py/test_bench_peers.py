@@ -31,7 +31,7 @@ def test_both_sides_work_in_turns_and_give_one_document(bench_peers, monkeypatch
     with Model.create(config, seed=1) as model:
         model.save(path)
     side = bench_peers.Side("riftco", str(path))
-    sides = {"riftco": side, "same": side, "bf16": side._replace(variant="bf16")}
+    sides = {"riftco": side, "same": side, "bf16": side._replace(variant="bf16 bf16")}
     group = bench_peers.Group(sides, 200, (64,), (2,), {"decode": 1.0})
     monkeypatch.setattr(bench_peers, "GROUPS", {"tiny": group})
     out = tmp_path / "out" / "result.json"

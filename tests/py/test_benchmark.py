@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 from riftco_transformer import cli
-from riftco_transformer.benchmark import Sizes, measure
+from riftco_transformer.benchmark import Sizes, _peak_of_fresh_process, measure
 
 NAMES = {
     "load_seconds",
@@ -39,17 +40,25 @@ def test_figures_are_medians_of_the_turns(rift_path: Path) -> None:
         assert 0 < figure.least <= figure.median <= figure.greatest
 
 
+def test_compute_reaches_the_fresh_process(rift_path: Path) -> None:
+    assert _peak_of_fresh_process(str(rift_path), 1, "bf16", "bf16") is not None
+    with pytest.raises(subprocess.CalledProcessError):  # the file's matrices are float32
+        _peak_of_fresh_process(str(rift_path), 1, "keep", "bf16")
+
+
 def test_bench_prints_and_compares(
     rift_path: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    assert cli._run(["bench", str(rift_path), "--repeats", "1", "--json"]) == 0
+    options = ["--type=bf16", "--compute=bf16"]
+    assert cli._run(["bench", str(rift_path), "--repeats", "1", *options, "--json"]) == 0
     document = json.loads(capfdbinary.readouterr().out)
+    assert (document["type"], document["compute"]) == ("bf16", "bf16")
     assert set(document["figures"]) == NAMES
     assert document["isa"] in ("scalar", "avx2", "avx512", "neon")
     document["figures"]["weight_megabytes"]["median"] *= 2
     old = tmp_path / "old.json"
     old.write_text(json.dumps(document))
-    command = ["bench", str(rift_path), "--repeats", "1", "--compare", str(old)]
+    command = ["bench", str(rift_path), "--repeats", "1", *options, "--compare", str(old)]
     assert cli._run([*command, "--json"]) == 0
     ratios = json.loads(capfdbinary.readouterr().out)["ratios"]
     assert set(ratios) == NAMES

@@ -123,6 +123,18 @@ def test_types(in_process: Riftco, rift_path: Path, tmp_path: Path) -> None:
     assert converted == document(in_process(*command)[1])["tokens"] != kept
 
 
+def test_compute(in_process: Riftco, rift_path: Path) -> None:
+    command = ["generate", rift_path, "a", "--max-new-tokens=20", "--alternatives=2", "--json", "--type=bf16"]
+    exact, rounding = (
+        document(in_process(*command, f"--compute={name}")[1])["alternatives"] for name in ("exact", "bf16")
+    )
+    assert exact == document(in_process(*command)[1])["alternatives"] != rounding
+    for command in (["generate", rift_path, "a"], ["chat", rift_path], ["bench", rift_path]):
+        code, _, err = in_process(*command, "--compute=bf16")
+        assert code == 1
+        assert "load it with type bf16" in err
+
+
 def test_rules_and_cache_types_reach_the_generator(in_process: Riftco, rift_path: Path) -> None:
     with ModelBundle.load(rift_path).instantiate() as runtime:
         result = TextGenerator(runtime.model, kv_cache_type="f16").generate(

@@ -15,7 +15,9 @@ from riftco_transformer.errors import (
     CancelledError,
     CorruptDataError,
     InputOutputError,
+    InvalidArgumentError,
     OutOfMemoryError,
+    UnsupportedError,
 )
 from riftco_transformer.kv_cache import KvCacheFactory
 from riftco_transformer.model import Model
@@ -169,3 +171,51 @@ def test_types(rift_path: Path, kind: str, tmp_path: Path) -> None:
                 np.testing.assert_array_equal(runtime.model.logits(ids), expected)
     with pytest.raises(ValueError, match="type"):
         Model.load(rift_path, type="q6_k")
+
+
+def to_bf16(values: np.ndarray) -> np.ndarray:
+    """Rounded to the nearest bf16, ties to even."""
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def test_compute_bf16(rift_path: Path, tmp_path: Path) -> None:
+    ids = list(range(1, 50))
+    with (
+        Model.load(rift_path, type="bf16") as exact,
+        ModelBundle.load(rift_path).instantiate(type="bf16", compute="bf16") as runtime,
+    ):
+        model = runtime.model
+        assert (exact.info.compute, model.info.compute) == ("exact", "bf16")
+        with model.decode_session() as session:
+            hidden = session.hidden_states(ids)
+            session.save(tmp_path / "session.safetensors")
+        with pytest.raises(InvalidArgumentError, match="saved from another model"):
+            exact.load_session(tmp_path / "session.safetensors")
+        logits, plain = model.logits(ids), exact.logits(ids)
+        head, bias = (np.float64(model.parameters[f"head.{name}"]) for name in ("weight", "bias"))
+    # The head multiplies the rounded states. A sum of n terms in float32 is off by at most about n 2^-24 of the sum of their
+    # sizes; the factors of bf16 have products that are exact.
+    rounded = np.float64(to_bf16(hidden))
+    sum_error = 1.01 * (hidden.shape[1] + 1) * 2**-24 * (abs(rounded) @ abs(head.T) + abs(bias))
+    assert (abs(logits - (rounded @ head.T + bias)) <= sum_error).all()
+    assert (abs(logits - (np.float64(hidden) @ head.T + bias)) > sum_error).any()
+    # Each of a layer's four products in a row, and the head, sees inputs that are off by at most 2^-8 of themselves; norms and
+    # small weights keep what is off from growing.
+    off = np.linalg.norm(logits - plain) / np.linalg.norm(plain)
+    assert 0 < off < 2**-8 * (4 * exact.config.layer_count + 1)
+
+
+def test_compute_bf16_needs_matrices_of_bf16(rift_path: Path) -> None:
+    for options in ({}, {"type": "f16"}, {"type": "q8_0"}):
+        with pytest.raises(UnsupportedError, match="load it with type bf16"):
+            Model.load(rift_path, compute="bf16", **options)
+    with pytest.raises(UnsupportedError, match="load it with type bf16"):
+        Model.create(compute="bf16")
+    with pytest.raises(ValueError, match="compute must be one of exact, bf16, not 'f16'"):
+        Model.load(rift_path, compute="f16")
+    with Model.create(type="bf16", compute="bf16") as model:
+        assert model.info.compute == "bf16"
+        model.attach_lora(rank=2)
+        model.merge_lora()
+        assert model.info.compute == "exact"  # its matrices are float32 now
