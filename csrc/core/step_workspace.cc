@@ -35,7 +35,7 @@ StepArena::StepArena(const Device& device, const StepModel& m, uint32_t context_
     : longest_context(context_tokens), adapter_rank(rank) {
   const KernelTable& kernels = *device.kernels;
   constexpr size_t rows = kMaxBlockRows;
-  constexpr uint32_t kinds = kOperandFloat | kOperandInt8 | kOperandRounded;
+  const uint32_t kinds = kOperandFloat | kOperandInt8 | operand_kind(DType::bf16, m.compute);
   const size_t head_inputs = size_t(m.heads) * m.head_width, kv_outputs = size_t(m.kv_heads) * m.head_width;
   const uint32_t widest = std::max({m.width, m.mlp_width, uint32_t(head_inputs)});
   // int8 forms exist for whole blocks only; the bound for a rounded width holds for the plain one
