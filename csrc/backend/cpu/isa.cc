@@ -125,8 +125,7 @@ const TrainingKernels* cpu_training_kernels(CpuIsa isa) noexcept {
   if (kernels == &scalar_table) return &scalar_training_table;
 #ifdef __x86_64__
   if (kernels == &avx2_table) return &avx2_training_table;
-  if (kernels == &avx512_table) return &avx512_training_table;
-  if (kernels == &avx512_bf16_table) return &avx512_bf16_training_table;
+  if (kernels == &avx512_table || kernels == &avx512_bf16_table) return &avx512_training_table;
 #elif defined(__aarch64__)
   if (kernels == neon_tables().kernels) return neon_tables().training;
 #endif

@@ -98,7 +98,9 @@ RIFTCO_INLINE void block_dot(const uint8_t* w, int half, const int8_t* x, const 
 }
 
 // What a tile fetches into the second-level cache while it computes, `step` bytes at a time: its share of the next panel or
-// stretch. Without it memory rests while several rows are multiplied; one row keeps up with memory by itself.
+// stretch, without which memory rests while several rows are multiplied. A single row of a quantised matrix fetches what lies
+// kFar bytes on; of floats it keeps up with memory by itself.
+inline constexpr size_t kFar = 2560;
 struct Ahead {
   const uint8_t* at;
   size_t step;
@@ -132,7 +134,7 @@ template <DType kType, int R>
     const RowScale* scale = reinterpret_cast<const RowScale*>(x + R * kBlock);
     const uint8_t* scales = panel + kLayout.scales_at(b);
     const uint8_t* group = panel + kLayout.group_at(b) + kLayout.group_scales;
-    if constexpr (R > 1) ahead.fetch();
+    ahead.fetch();
     RIFTCO_UNROLL
     for (int half = 0; half < kHalves; half++) {
       I16 dot[R];
@@ -260,7 +262,8 @@ void blocked_panels(const PackedMatrix& m, const Operand& x, const Output& to, R
   for_each_tile<kDotRows>(panels, x.rows, [&](size_t p, uint32_t row, uint32_t rows) {
     const uint8_t *w = data + p * bytes, *xs = int8_tile(x, row / kDotRows);
     const uint32_t column = uint32_t(p) * kPanel;
-    const Ahead ahead = next.part(w + bytes, row % kCacheRows / kDotRows);
+    const Ahead ahead =
+        x.rows > 1 ? next.part(w + bytes, row % kCacheRows / kDotRows) : Ahead{w + kFar, bytes / blocks};
     with_rows<kDotRows>(rows,
                         [&]<int R>() { blocked_tile<kType, R>(w, xs, blocks, to, row, column, ahead); });
   });

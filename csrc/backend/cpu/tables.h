@@ -13,7 +13,6 @@ extern const KernelTable avx512_table;
 extern const KernelTable avx512_bf16_table;  // the same with products of bf16
 extern const TrainingKernels avx2_training_table;
 extern const TrainingKernels avx512_training_table;
-extern const TrainingKernels avx512_bf16_training_table;
 #elif defined(__aarch64__)
 extern const KernelTable neon_table;
 extern const KernelTable neon_dot_table;   // the same with dot-product instructions (Armv8.2)
