@@ -32,9 +32,9 @@
 //     every one back from its page, those of the same step too, and widens it exactly;
 //   - exp, erf, tanh, sin, cos are the project's own (core/math.h), with written fused multiply-adds.
 //
-// Work split: in a step every worker of the region calls the same kernel with its Share (or takes shares of more parts than
-// workers, one after the other) and does that part; parts never split a reduction. No kernel allocates, throws or synchronises; the executor puts barriers
-// between them.
+// Work split: in a step every worker of the region calls the same kernel with its Share and does that part, or takes shares
+// of more parts than there are workers, one after the other; parts never split a reduction. No kernel allocates, throws or
+// synchronises; the executor puts barriers between them.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -11,7 +11,7 @@ namespace riftco {
 enum class NormKind : uint8_t { layer, rms };
 enum class Activation : uint8_t { gelu_erf, gelu_tanh, silu_gated };
 
-// How products with weights of 16 bits are computed: with the inputs as they are, or rounded to bf16 (core/kernels.h).
+// How products with matrices of bf16 are computed: with the inputs as they are, or rounded to bf16 (core/kernels.h).
 enum class Compute : uint8_t { exact, bf16 };
 
 struct LowRankAdapter;
